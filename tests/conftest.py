@@ -82,7 +82,7 @@ def _nothing_is_timed(pytestconfig: pytest.Config) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         if "benchmark" not in str(pytestconfig.getoption("-m")):
-            patch.setattr("recsys.training.precision.bf16_share", lambda *_: 1.0)
+            patch.setattr("recsys.training.device.bf16_share", lambda *_: 1.0)
         yield
 
 

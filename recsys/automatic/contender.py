@@ -21,10 +21,11 @@ from recsys.errors import InputError, first_line
 from recsys.inference.catalogue import Catalogue
 from recsys.model.protocols import Model
 from recsys.reports.run_page import RacePoint
-from recsys.training.callbacks import Report
+from recsys.training.checkpoints import TrainingState
+from recsys.training.curve import MONITOR, Curve
 from recsys.training.device import training_device
+from recsys.training.epochs import Report
 from recsys.training.loop import ENDLESS, build_batches, train
-from recsys.training.state import MONITOR, Curve, TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -234,8 +235,7 @@ class Contender:
             self.goes_on()
             return enough(epoch - hold)
 
-        start = replace(best.copy(), average=best.curve.best_weights)
-        return self._train("test", None, is_over, start, None)[0]
+        return self._train("test", None, is_over, best.copy(), None)[0]
 
     def advance(self, enough: Callable[[Contender], bool]) -> None:
         """Train on, with a constant learning rate, until ``enough`` of it or without a gain.
@@ -340,9 +340,9 @@ class Contender:
 
     def _keep(self, state: TrainingState) -> None:
         """Keep the state of a whole epoch, whose tensors the next step changes."""
-        if state.epoch.batches:
+        if not state.epoch_has_ended:
             return
         self.latest = state.copy()
         if state.curve.best_epoch == len(state.curve.epochs):
-            self.best = replace(self.latest, average={})  # its curve has that of the best epoch
+            self.best = self.latest
         self.saved(self)

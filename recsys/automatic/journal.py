@@ -22,8 +22,7 @@ from recsys.errors import InputError, first_line
 from recsys.folders.atomic import new_file
 from recsys.folders.digests import tree_sha256
 from recsys.reports.run_page import RacePoint
-from recsys.training.checkpoint import Checkpoint, CheckpointError, CheckpointFile
-from recsys.training.state import TrainingState
+from recsys.training.checkpoints import Checkpoint, CheckpointError, CheckpointFile, TrainingState
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -13,10 +13,9 @@ from recsys.config import Experiment
 from recsys.data.features.encoders import Encoders
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.inference.catalogue import Catalogue
-from recsys.training.checkpoint import Checkpoint
+from recsys.training.checkpoints import Checkpoint, TrainingState
 from recsys.training.device import training_device
 from recsys.training.refit import Fitted
-from recsys.training.state import Curve, TrainingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class KeptTraining:
         catalogue = Catalogue.read(dataset.num_items, encoders, dataset.item_table)
         histories = dataset.histories("test" if "valid" in self.trained_on else "valid")
         model = catalogue.restored_model(
-            self.experiment.model, histories, checkpoint.state.weights
+            self.experiment.model, histories, checkpoint.state.checkpoint
         ).to(training_device())
         fitted = Fitted(model, self.trained_on, checkpoint.chosen, False, catalogue)
         return Finished(self.experiment, fitted)
@@ -70,8 +69,7 @@ class KeptTraining:
 
 def checkpoint_of(fitted: Fitted) -> Checkpoint:
     """Return the weights of a trained model, and the curve that chose the epoch."""
-    ended = TrainingState.finished(Curve())
-    return Checkpoint("", 0.0, replace(ended, weights=fitted.model.state_dict()), fitted.curve)
+    return Checkpoint("", 0.0, TrainingState(fitted.model.state_dict()), fitted.curve)
 
 
 _ADAPTER = TypeAdapter(KeptTraining)

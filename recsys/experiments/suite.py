@@ -15,13 +15,13 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.experiments.baselines import baseline_settings, baselines_of, fit_baseline
+from recsys.experiments.baseline import baseline_settings, baselines_of, fit_baseline
 from recsys.experiments.fit import fit
 from recsys.folders.locks import BusyError, sole_use
 from recsys.progress import new_progress
 from recsys.tracking.tracker import finished_run
-from recsys.training.checkpoint import CheckpointError
-from recsys.training.plan_length import with_enough_epochs
+from recsys.training.checkpoints import CheckpointError
+from recsys.training.refit import with_enough_epochs
 
 logger = logging.getLogger(__name__)
 

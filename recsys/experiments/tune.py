@@ -31,9 +31,9 @@ from recsys.folders.locks import sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress
 from recsys.tracking.tracker import config_fingerprint
+from recsys.training.curve import MONITOR
 from recsys.training.loop import train
-from recsys.training.plan_length import with_enough_epochs
-from recsys.training.state import MONITOR
+from recsys.training.refit import with_enough_epochs
 
 logger = logging.getLogger(__name__)
 

@@ -1,14 +1,29 @@
-"""The device that trainings run on: the current GPU, or the CPU."""
+"""What a training runs on: the device, its free memory, and the precision of its products."""
 
 from __future__ import annotations
 
+import gc
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Literal
+
 import torch
 
+from recsys.config import Experiment
+from recsys.timing import WORTHWHILE, median_share
 from recsys.training import processes
+
+logger = logging.getLogger(__name__)
 
 NO_CUBLAS_CONTEXT = "Attempting to run cuBLAS, but there was no current CUDA context"
 """How torch's warning begins at the first matrix product of autograd's thread on a GPU, which makes
 a context there: nothing is wrong, and users cannot avoid it."""
+
+Precision = Literal["bf16", "float32"]
+
+_POSITIONS, _CANDIDATES = 512, 4096
+"""The rows of the two matrices of the product that is timed."""
 
 
 def training_device() -> str:
@@ -27,3 +42,61 @@ def lightning_devices() -> list[int] | int:
     A single GPU by its number: with 1, Lightning would take the first, whichever is current.
     """
     return gpus() if processes.count() == 1 and gpus() else processes.count_here()
+
+
+def gpu_memory() -> int | None:
+    """Return the bytes of memory that are free on the GPU; None if there is none.
+
+    What torch has reserved of it and does not use is free too. What earlier trainings hold is
+    released first: a training and Lightning's trainer refer to each other, so that their tensors
+    are kept until the garbage collector comes, which does not know that memory is short on the GPU.
+    """
+    if not torch.cuda.is_available():
+        return None
+    gc.collect()
+    free, _ = torch.cuda.mem_get_info()
+    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
+def settle_precision(experiment: Experiment) -> Precision:
+    """Return the precision of the matrix products of a training, and log it with the reason.
+
+    ``auto`` is bf16 on a GPU that supports it. On a CPU the product of states and candidates is
+    timed in both, because no processor flag tells: with units for matrix products (AMX) bf16 is
+    several times as fast; with AVX-512's bf16 instructions alone it is faster on some processors
+    and slower on others. The first process measures, and all processes take its choice.
+    """
+    settled: Precision
+    if experiment.training.precision != "auto":
+        settled, reason = experiment.training.precision, "as set"
+    elif torch.cuda.is_available():
+        supported = torch.cuda.is_bf16_supported(including_emulation=False)
+        settled = "bf16" if supported else "float32"
+        reason = f"the GPU {'supports it' if supported else 'has no bf16'}"
+    else:
+        share = bf16_share(experiment.model.embedding_dim) if processes.is_first() else 1.0
+        settled = "bf16" if processes.broadcast_from_rank0(share < WORTHWHILE) else "float32"
+        reason = f"a product in bf16 took {share:.2f} times as long as in float32"
+    logger.debug("precision: %s: %s", settled, reason)
+    return settled
+
+
+@cache
+def bf16_share(embedding_dim: int) -> float:
+    """Return the time of a product of states and candidates in bf16 as a share of float32's."""
+
+    def product(dtype: torch.dtype) -> Callable[[], object]:
+        states = torch.ones(_POSITIONS, embedding_dim, dtype=dtype)
+        candidates = torch.ones(embedding_dim, _CANDIDATES, dtype=dtype)
+        out = torch.empty(_POSITIONS, _CANDIDATES, dtype=dtype)  # new memory costs more than these
+        return lambda: torch.mm(states, candidates, out=out)
+
+    return median_share(product(torch.bfloat16), product(torch.float32))
+
+
+def with_precision(experiment: Experiment, precision: Precision | None) -> Experiment:
+    """Return the experiment with a settled precision; unchanged if None."""
+    if precision is None:
+        return experiment
+    training = experiment.training.model_copy(update={"precision": precision})
+    return experiment.model_copy(update={"training": training})

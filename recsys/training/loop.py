@@ -30,21 +30,27 @@ from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError, Terminated, terminate
+from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.scorer import ReportingScorer, Scorer, Seen
 from recsys.model.protocols import Model
 from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
-from recsys.training.callbacks import EpochRecorder, Report
-from recsys.training.checkpoint_callback import CheckpointCallback
-from recsys.training.device import NO_CUBLAS_CONTEXT, gpus, lightning_devices, training_device
-from recsys.training.divergence import warn_of_harm
-from recsys.training.gpu_memory import gpu_memory, gpu_memory_suffices, release_gpu_memory
+from recsys.training.checkpoints import SaveState, StateIO, TrainingState
+from recsys.training.curve import Curve
+from recsys.training.device import (
+    NO_CUBLAS_CONTEXT,
+    gpu_memory,
+    gpus,
+    lightning_devices,
+    settle_precision,
+    training_device,
+)
+from recsys.training.epochs import EpochRecorder, Report
 from recsys.training.module import TrainingModule
-from recsys.training.precision import Precision, lightning_name, settle_precision
+from recsys.training.optimiser import Schedule
 from recsys.training.progress import ProgressLine
-from recsys.training.schedule import Schedule
-from recsys.training.state import Curve, TrainingState
-from recsys.training.validation import histories_here, validation_of
 from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
@@ -54,11 +60,9 @@ ENDLESS = 100_000
 
 _COPIES = 5
 """Of the weights in training: themselves, their gradients, two moments, and the best so far."""
-_AVERAGE_COPIES = 2
-"""Where they are averaged: their average, and themselves while it is validated."""
 
 
-def train(
+def train(  # noqa: PLR0913, PLR0917 - all that decides a training
     experiment: Experiment,
     catalogue: Catalogue,
     histories: Histories,
@@ -66,8 +70,9 @@ def train(
     epochs: int,
     report: Report,
     progress: Progress | None = None,
-    start: TrainingState | WarmStart | None = None,
+    start: TrainingState | None = None,
     save: Callable[[TrainingState], None] | None = None,
+    warm: WarmStart | None = None,
 ) -> tuple[Model, Curve]:
     """Train a new model on the histories, or resume a training.
 
@@ -81,10 +86,11 @@ def train(
         report: called after each epoch with its number and metrics. If it returns true, training
             ends here, and may be resumed from the state that is saved last.
         progress: the progress display. If None, a new one is shown.
-        start: the state of a training with the same arguments, whose precision is kept, or the
-            trained model to start from, whose validation counts as epoch 0. If None, start from
-            random weights.
+        start: the state of a training with the same arguments, whose precision is kept, and whose
+            tensors are changed. If None, training starts from the beginning.
         save: called with the state from time to time and after each epoch, in the first process.
+        warm: the trained model to start from, whose validation counts as epoch 0. If None, the
+            weights are random.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation), or their
@@ -99,45 +105,42 @@ def train(
         Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
-    release_gpu_memory()
-    warm = start if isinstance(start, WarmStart) else None
-    start = start.state if isinstance(start, WarmStart) else start
     batches = build_batches(experiment, histories, warm)
-    config = experiment.training
+    config, curve = experiment.training, Curve() if start is None else start.curve
     schedule = Schedule.plan(config, epochs, len(batches))
-    with torch.random.fork_rng(gpus()), gpu_memory_suffices(config):
+    with torch.random.fork_rng(gpus()), _gpu_memory_suffices(config.batch_tokens):
         torch.manual_seed(experiment.seed)
-        module = new_module(experiment, catalogue, histories, schedule, start, warm)
-        settled = None if start is None else start.curve.precision
-        precision = settled or settle_precision(experiment)
+        new_weights = warm if start is None else None
+        module = new_module(experiment, catalogue, histories, schedule, new_weights)
+        curve.precision = curve.precision or settle_precision(experiment)
         line = None
         if processes.is_first():
-            steps = 0 if start is None else start.step
-            line = ProgressLine(experiment.name, steps, histories_here(validation), progress)
-        shown = (lambda _: None) if line is None else line.rank
-        validate = validation_of(experiment, module.model, validation, shown)
+            ranked = 0 if validation is None else len(validation.histories) // processes.count()
+            line = ProgressLine(experiment.name, ranked, progress)
+        validate = _validation_of(experiment, module.model, validation, line)
         tokens = batches.num_tokens
-        shared = _share(batches, start)
-        recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, start)
-        recorder.curve.precision = precision
+        epoch = len(curve.epochs)
+        shared = ShardedBatches(batches, epoch, processes.index(), processes.count())
+        recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, curve)
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
-        callbacks: list[pl.Callback] = [recorder]
+        callbacks: list[pl.Callback] = [] if recorder.average is None else [recorder.average]
+        callbacks.append(recorder)
         if save is not None:
-            callbacks.append(CheckpointCallback(module, recorder, save, config, start))
+            callbacks.append(SaveState(recorder, config.checkpoint_minutes * 60))
         if line is not None:
             line.follow(recorder)
             callbacks.append(line)
-        if not (recorder.should_stop or (start is not None and start.ended)):
-            trainer = _trainer(precision, epochs, callbacks)
+        if not recorder.should_stop:
+            trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
             with _ctrl_c_ends_early(trainer, recorder):
-                trainer.fit(module, shared)
+                trainer.fit(module, shared, ckpt_path=None if start is None else "state")
             module.zero_grad()  # the gradients of the last step
             if processes.is_first():
-                warn_of_harm(recorder.curve, config, catalogue.num_items)
-    module.model.load_state_dict(recorder.curve.best_weights)
-    return module.model.to(training_device()).eval(), recorder.curve
+                curve.warn_of_harm(config, catalogue.num_items)
+    module.model.load_state_dict(curve.best_weights)
+    return module.model.to(training_device()).eval(), curve
 
 
 def new_module(
@@ -145,10 +148,9 @@ def new_module(
     catalogue: Catalogue,
     histories: Histories,
     schedule: Schedule,
-    start: TrainingState | None = None,
     warm: WarmStart | None = None,
 ) -> TrainingModule:
-    """Return the module that trains a new model, or the model of a start, on the histories.
+    """Return the module that trains a new model, or that of a warm start, on the histories.
 
     Seed torch before the call.
     """
@@ -156,22 +158,16 @@ def new_module(
     exclude_seen = config.exclude_seen
     if exclude_seen is None:
         exclude_seen = experiment.evaluation.seen == "filter"
-    copies = _COPIES + _AVERAGE_COPIES * config.average_weights
+    copies = _COPIES + config.average_weights
     if config.loss.kind != "cross_entropy":
         copies -= 1  # the gradients are those of the rows that a step has read
-    catalogue.check_memory(experiment.model, copies, gpu_memory())
+    catalogue.check_memory(experiment.model, copies, gpu_memory=gpu_memory())
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     model = catalogue.new_model(experiment.model, interactions)
-    if warm is not None and start is None:
+    if warm is not None:
         warm.initialise(model, histories)
-    return TrainingModule(
-        model,
-        config,
-        schedule,
-        torch.from_numpy(interactions),
-        exclude_seen=exclude_seen,
-        start=start,
-    )
+    counts = torch.from_numpy(interactions)
+    return TrainingModule(model, config, schedule, counts, exclude_seen=exclude_seen)
 
 
 def build_batches(
@@ -210,12 +206,36 @@ def _batches_of(experiment: Experiment, histories: Histories) -> PlainBatches:
     return sequences
 
 
-def _share(batches: Batches, start: TrainingState | None) -> ShardedBatches:
-    epoch, done = (0, 0) if start is None else (len(start.curve.epochs), start.epoch.batches)
-    return ShardedBatches(batches, epoch, done, processes.index(), processes.count())
+def _validation_of(
+    experiment: Experiment, model: Model, validation: Holdout | None, line: ProgressLine | None
+) -> Callable[[], RankTable] | None:
+    """Return what ranks the validation targets under the current weights; None without targets.
+
+    It is no validation loop of Lightning's: it also runs before the first epoch of a warm start,
+    after Ctrl-C, and in a last epoch that no interval tells.
+    """
+    if validation is None:
+        return None
+    shown = (lambda _: None) if line is None else line.rank
+    scorer = ReportingScorer(ModelScorer(model, experiment.model.max_sequence_length), shown)
+    return lambda: _rank_together(scorer, validation, experiment.evaluation.seen)
 
 
-def _trainer(precision: Precision, epochs: int, callbacks: list[pl.Callback]) -> pl.Trainer:
+def _rank_together(scorer: Scorer, validation: Holdout, seen: Seen) -> RankTable:
+    """Rank a share of the validation targets in each process, and return all ranks in each."""
+    positions, share = validation.shard(processes.index(), processes.count())
+    table = evaluate(scorer, share, "valid", seen)
+    if processes.count() == 1:
+        return table
+    ranks = torch.zeros(len(validation.targets), dtype=torch.int64)
+    ranks[positions] = torch.from_numpy(table.ranks.copy())
+    total = processes.all_reduce_sum(ranks).numpy()
+    return rank_table(total, validation, "valid", scorer.num_items, seen)
+
+
+def _trainer(
+    curve: Curve, epochs: int, callbacks: list[pl.Callback], states: StateIO
+) -> pl.Trainer:
     # Lightning logs tips and advertisements; this module logs what users need to know.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     return pl.Trainer(
@@ -226,13 +246,31 @@ def _trainer(precision: Precision, epochs: int, callbacks: list[pl.Callback]) ->
         # All processes make the same buffers, which nothing changes: none are sent in a step.
         strategy=DDPStrategy(forward_sync_buffers=False) if processes.count() > 1 else "auto",
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
-        precision=lightning_name(precision),
+        precision="bf16-mixed" if curve.precision == "bf16" else "32-true",
         callbacks=callbacks,
+        plugins=[states],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+
+
+@contextmanager
+def _gpu_memory_suffices(batch_tokens: int) -> Iterator[None]:
+    """Say in one line that the block needs more memory than is free on the GPU.
+
+    Raises:
+        InputError: it does.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            "training: it needs more memory than is free on the GPU: choose a smaller "
+            f"training.batch_tokens ({batch_tokens}) or a smaller model, or end other "
+            "programs that use the GPU"
+        ) from error
 
 
 @contextmanager

@@ -19,25 +19,23 @@ from recsys.model.averaged import AveragedModel
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import HistoryRepresentation, Model
 from recsys.training import processes
-from recsys.training.cost import StepMeter
 from recsys.training.losses import count_targets
 from recsys.training.objective import SampledObjective, build_objective
-from recsys.training.optimiser import RowwiseAdamW
-from recsys.training.schedule import Schedule
+from recsys.training.optimiser import RowwiseAdamW, Schedule
 from recsys.training.sparse_gradients import mean_over_processes, use_sparse_gradients
-from recsys.training.state import TrainingState, restore_random
 
 
 class TrainingModule(pl.LightningModule):
     """Trains a model to predict every target.
 
+    Its state in a checkpoint decides how a training resumes, to the last bit on a CPU.
+
     Args:
-        model: the model; it is given the weights of ``start``.
+        model: the model.
         config: objective and optimiser.
         schedule: the learning-rate schedule.
         interactions: number of interactions of each item in training [I + 1], by item token.
         exclude_seen: whether items seen before a target are excluded from its negatives.
-        start: the state to resume from. If None, training starts from the beginning.
 
     Raises:
         InputError: the model is a mean of others, which are trained one by one.
@@ -51,81 +49,59 @@ class TrainingModule(pl.LightningModule):
         interactions: Tensor,
         *,
         exclude_seen: bool,
-        start: TrainingState | None = None,
     ) -> None:
         super().__init__()
         if isinstance(model, AveragedModel):
             raise InputError("model.kind=averaged: its members are trained one by one")
         self.model = model
         self.objective = build_objective(config, interactions)
-        self._config = config
         self.schedule = schedule
         """The learning-rate schedule, read at every step."""
+        self.sums = torch.zeros(2, dtype=float64)
+        """The sum of the losses and the number of targets of the epoch so far, in this process."""
+        self._config = config
         self._exclude_seen = exclude_seen
+        self._random = torch.empty(0, 0, dtype=torch.uint8)
         sampled = isinstance(self.objective, SampledObjective)
         self._sparse = use_sparse_gradients(model) if sampled else {}
         if self._sparse:
             # These gradients are averaged below. torch has no public way to say so.
             ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model  # noqa: SLF001
             ignore(self, [f"model.{name}" for name in self._sparse])  # type: ignore[no-untyped-call]
-        self._start = start
-        self.sums = torch.zeros(2, dtype=float64)
-        """The sum of the losses and the number of targets of the epoch so far, in this process."""
-        self.meter = StepMeter(counts=start is None)
-        """Measures the steps of this process."""
-        self._lengths = torch.empty(0)
-        if start is not None:
-            model.load_state_dict(start.weights)
-            if processes.is_first():
-                self.sums += torch.tensor([start.epoch.loss, start.epoch.targets], dtype=float64)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the sums of all processes, and the random state of each [P, bytes]."""
+        checkpoint["sums"] = processes.all_reduce_sum(self.sums).tolist()
+        random = torch.get_rng_state()
+        if torch.cuda.is_available():
+            random = torch.cat([random, torch.cuda.get_rng_state()])
+        checkpoint["random"] = processes.all_gather(random)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take the sums, and the random state of this process when the training starts."""
+        self._random = checkpoint["random"]
+        if processes.is_first():
+            self.sums = torch.tensor(checkpoint["sums"], dtype=float64)
 
     def on_train_start(self) -> None:
         """Restore the random state; a process without a saved one gets a seed of its own."""
         self.sums = self.sums.to(self.device)
-        number, start = processes.index(), self._start
-        if start is not None and number < len(start.random):
-            restore_random(start.random[number])
+        number, size = processes.index(), len(torch.get_rng_state())
+        if number < len(self._random):
+            # Copies: of the row of a second process, which does not begin where its memory does,
+            # torch 2.13 reads what is before it, and crashes.
+            saved = self._random[number].clone()
+            torch.set_rng_state(saved[:size].clone())
+            if torch.cuda.is_available() and len(saved) > size:
+                torch.cuda.set_rng_state(saved[size:].clone())
         elif number > 0:
-            step = 0 if start is None else start.step
-            seeds = np.random.SeedSequence([torch.initial_seed(), number, step])
+            seeds = np.random.SeedSequence([torch.initial_seed(), number, self.global_step])
             torch.manual_seed(int(seeds.generate_state(1)[0]))
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Take an optimiser step and measure it."""
-        with self.meter.counting(self._lengths):
-            super().optimizer_step(*args, **kwargs)
-        self.meter.lap("optimiser")
-
-    def on_train_epoch_start(self) -> None:
-        """Restart the clock: time before the epoch, such as a validation, belongs to no step."""
-        self.meter.start()
-
-    def on_train_batch_start(self, batch: SequenceBatch, batch_idx: int) -> None:
-        """Record the time that loading the batch took."""
-        self._lengths = batch.lengths
-        self.meter.lap("data")
-
-    def on_before_backward(self, loss: Tensor) -> None:
-        """Record the time of the forward pass, which computes the gradients of the head too."""
-        self.meter.lap("forward")
-
-    def on_after_backward(self) -> None:
-        """Average the gradients that DistributedDataParallel does not; record the time."""
-        if processes.count() > 1:
-            for weight in self._sparse.values():
-                if weight.grad is not None:
-                    weight.grad = mean_over_processes(weight.grad)
-        self.meter.lap("backward")
-
-    def on_train_batch_end(self, outputs: Any, batch: SequenceBatch, batch_idx: int) -> None:
-        """Restart the clock: time in callbacks, such as saving a checkpoint, belongs to no step."""
-        self.meter.start()
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
         """Return the mean loss per target, over the targets of all processes."""
         history, seen = self.teacher_forced(batch)
         loss = self.loss(history, batch.targets, seen)
-        self.log("loss", loss.detach(), on_step=True, on_epoch=False)
         targets = (batch.targets != PAD).sum()
         self.sums += torch.stack([loss.detach().double() * targets, targets])
         if processes.count() == 1:
@@ -146,6 +122,13 @@ class TrainingModule(pl.LightningModule):
         value: Tensor = self.objective(self.model, history, targets, excluded)
         return value
 
+    def on_after_backward(self) -> None:
+        """Average the gradients that DistributedDataParallel does not."""
+        if processes.count() > 1:
+            for weight in self._sparse.values():
+                if weight.grad is not None:
+                    weight.grad = mean_over_processes(weight.grad)
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return fused AdamW and a schedule that is stepped after every batch."""
         optimizer = RowwiseAdamW(
@@ -155,37 +138,11 @@ class TrainingModule(pl.LightningModule):
             weight_decay=self._config.weight_decay,
             fused=True,
         )
-        done = 0
-        if self._start is not None:
-            done = self._start.step
-            self._restore_moments(optimizer, self._start.moments)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: self.schedule(done + step)
+        rates = torch.optim.lr_scheduler.LambdaLR(
+            optimizer,
+            lambda step: self.schedule(step),  # noqa: PLW0108 - an early decay replaces it
         )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
-
-    def moments(self) -> dict[str, Tensor]:
-        """Return the optimiser state of each weight: ``WEIGHT.exp_avg`` and so on."""
-        state = self.trainer.optimizers[0].state_dict()["state"]
-        return {
-            f"{name}.{moment}": value
-            for number, (name, _) in enumerate(self.model.named_parameters())
-            for moment, value in state.get(number, {}).items()
-        }
-
-    def _restore_moments(
-        self, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
-    ) -> None:
-        numbers = {name: number for number, (name, _) in enumerate(self.model.named_parameters())}
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in moments.items():
-            name, moment = key.rsplit(".", 1)
-            state.setdefault(numbers[name], {})[moment] = value
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int

@@ -1,13 +1,16 @@
-"""AdamW that updates only the rows of an embedding table that a step has read."""
+"""The optimiser, AdamW on the rows that a step has read, and the schedule of its learning rate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from recsys.config import TrainingConfig
 
 
 class RowwiseAdamW(torch.optim.AdamW):
@@ -52,3 +55,46 @@ class RowwiseAdamW(torch.optim.AdamW):
         spread = square.sqrt_().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
         kept = table[rows] * (1 - rate * group["weight_decay"])
         table[rows] = kept.addcdiv_(mean, spread, value=-rate / (1 - beta1**step))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The learning-rate schedule of a training: from the step to a factor of the learning rate.
+
+    ``hold_decay`` rises linearly, holds, then decays linearly to a hundredth at the end; the decay
+    gains as much as a larger model (ML-1M .1903 to .1950 in the ANCHORS trials).
+
+    ``inverse_square_root`` rises linearly, then decays with the square root of the step. The
+    published rate is D^-0.5 · min(s^-0.5, s · warmup^-1.5) at step s, counted from 1: the factor
+    times its peak, (D · warmup)^-0.5. Source: Vaswani et al. 2017, equation 3.
+
+    >>> [Schedule("hold_decay", 2, 4, 8)(step) for step in range(9)]
+    [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.01]
+    >>> [round(Schedule("inverse_square_root", 4, 0, 99)(step), 3) for step in (0, 1, 3, 15)]
+    [0.25, 0.5, 1.0, 0.5]
+    """
+
+    kind: Literal["hold_decay", "inverse_square_root"]
+    warmup_steps: int
+    decay_steps: int
+    total_steps: int
+
+    @classmethod
+    def plan(cls, config: TrainingConfig, epochs: int, steps_per_epoch: int) -> Schedule:
+        """Return the schedule of a number of epochs; warm-up takes at most a tenth of the steps."""
+        total = epochs * steps_per_epoch
+        decay = round(total * config.decay_fraction)
+        return cls(config.schedule, min(config.warmup_steps, -(-total // 10)), decay, total)
+
+    def decay_from(self, step: int, decay_steps: int) -> Schedule:
+        """Return the same schedule with the decay starting at a given step."""
+        return replace(self, decay_steps=decay_steps, total_steps=step + decay_steps)
+
+    def __call__(self, step: int) -> float:
+        """Return the factor of the learning rate at a step."""
+        warmup = max(self.warmup_steps, 1)
+        rise = (step + 1) / warmup
+        if self.kind == "inverse_square_root":
+            return min(rise, math.sqrt(warmup / (step + 1)))
+        decay = (self.total_steps - step) / max(self.decay_steps, 1)
+        return max(0.01, min(1.0, rise, decay))

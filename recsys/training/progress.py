@@ -1,18 +1,21 @@
-"""The progress display of a training."""
+"""The progress display of a training: one line with the time left of all its epochs.
+
+Lightning's bars show the time left of an epoch.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import pytorch_lightning as pl
 from rich.progress import Progress, TaskID
+from torch import Tensor
 
 from recsys.progress import new_progress
-from recsys.training.callbacks import EpochRecorder
-from recsys.training.state import MONITOR, Curve
+from recsys.training.curve import MONITOR, Curve
+from recsys.training.epochs import EpochRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -24,75 +27,31 @@ _ENDLESS = 10_000
 """Epochs: who asks for as many ends the training by a report, at a time that no plan tells."""
 
 
-class Pace:
-    """Measures steps and validations, and estimates the time that the rest of both will take.
-
-    Args:
-        clock: returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = clock()
-        self._seconds = {"steps": 0.0, "ranked": 0.0}
-        self._units = {"steps": 0, "ranked": 0}
-
-    def restart(self) -> None:
-        """Start the clock: the time before was neither a step nor a validation."""
-        self._last = self._clock()
-
-    def step(self) -> None:
-        """Count a step that ends now."""
-        self._count("steps", 1)
-
-    def rank(self, histories: int) -> None:
-        """Count validation histories that were ranked until now."""
-        self._count("ranked", histories)
-
-    def _count(self, kind: str, units: int) -> None:
-        now = self._clock()
-        self._seconds[kind] += now - self._last
-        self._units[kind] += units
-        self._last = now
-
-    def seconds_of(self, steps: int, ranked: int) -> tuple[float, bool]:
-        """Return how long steps and validation histories take, and whether that is all of it.
-
-        It is not where one of the two was never measured.
-        """
-        left, known = 0.0, True
-        for kind, units in (("steps", steps), ("ranked", ranked)):
-            if self._units[kind]:
-                left += units * self._seconds[kind] / self._units[kind]
-            elif units:
-                known = False
-        return left, known
-
-
 class ProgressLine(pl.Callback):
     """Shows one line for the entire training, or logs epochs if there is no terminal.
 
     One a minute is logged for all to see, the others for debugging.
 
-    The time left is that of the planned steps and validations. The validation reports to `rank`.
+    The time left is that of the planned steps and validations, by what each has taken. The
+    validation reports to `rank`.
 
     Args:
         name: the name of the training.
-        steps: number of steps completed before.
         validated: number of histories that a validation ranks.
         progress: a view that is already shown, to which the line is added during the training. If
             None, a new one is shown.
     """
 
-    def __init__(self, name: str, steps: int, validated: int, progress: Progress | None) -> None:
+    def __init__(self, name: str, validated: int, progress: Progress | None) -> None:
         self._name = name
-        self._steps = steps
-        self._validated = validated
+        self._steps = 0
+        self._validated = max(1, validated)
         self._ranked = 0
-        self._pace = Pace()
+        self._seconds, self._units = {"steps": 0.0, "ranked": 0.0}, {"steps": 0, "ranked": 0}
         self._shared = progress is not None
         self._progress = progress or new_progress()
-        self._shown, self._logged = -math.inf, self._progress.get_time()
+        self._last = self._logged = self._progress.get_time()
+        self._shown = -math.inf
         self._task: TaskID | None = None
         self._recorder: EpochRecorder | None = None
 
@@ -105,29 +64,35 @@ class ProgressLine(pl.Callback):
         if not self._shared:
             self._progress.start()
         self._task = self._progress.add_task(f"training {self._name}", total=None, status="")
-        self._pace.restart()
+        self._last = self._progress.get_time()
 
     def on_train_batch_end(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
-        outputs: object,
+        outputs: Tensor | Mapping[str, Tensor] | None,
         batch: object,
         batch_idx: int,
     ) -> None:
         """Count a step."""
-        self._steps += 1
-        self._pace.step()
-        now = self._progress.get_time()
-        if now - self._shown >= _REFRESH:
-            self._shown = now
-            self._show(trainer)
+        self._steps = trainer.global_step
+        self._count("steps", 1)
+        if self._last - self._shown >= _REFRESH:
+            self._shown = self._last
+            self._show(outputs["loss"] if isinstance(outputs, Mapping) else None)
 
     def rank(self, histories: int) -> None:
         """Count histories whose validation targets were ranked."""
         self._ranked += histories
-        self._pace.rank(histories)
+        self._count("ranked", histories)
         self._show()
+
+    def _count(self, kind: str, units: int) -> None:
+        """Count units that took the time since the last ones."""
+        now = self._progress.get_time()
+        self._seconds[kind] += now - self._last
+        self._units[kind] += units
+        self._last = now
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the metrics of the epoch."""
@@ -140,16 +105,21 @@ class ProgressLine(pl.Callback):
             self._logged, level = now, logging.INFO
         logger.log(level, "%s: %s", self._name, _describe(self._recorder.curve))
 
-    def _show(self, trainer: pl.Trainer | None = None) -> None:
-        """Update the line; with the loss, if a trainer is given."""
+    def _seconds_of(self, steps: int, ranked: int) -> float:
+        """Return how long steps and validation histories take; of what was never measured, 0."""
+        return sum(
+            units * self._seconds[kind] / max(self._units[kind], 1)
+            for kind, units in (("steps", steps), ("ranked", ranked))
+        )
+
+    def _show(self, loss: Tensor | None = None) -> None:
         if self._recorder is None or self._task is None or self._progress.disable:
             return
         recorder, curve = self._recorder, self._recorder.curve
-        validations = recorder.validations_left * self._validated - self._ranked
-        left, known = self._pace.seconds_of(recorder.total_steps - self._steps, validations)
-        done, _ = self._pace.seconds_of(
-            self._steps, recorder.validations_done * self._validated + self._ranked
-        )
+        to_rank = recorder.validations_left * self._validated - self._ranked
+        left = self._seconds_of(recorder.total_steps - self._steps, to_rank)
+        ranked = recorder.validations_done * self._validated + self._ranked
+        done = self._seconds_of(self._steps, ranked)
         epoch = min(len(curve.epochs) + (not self._ranked), recorder.last_epoch)
         planned = recorder.last_epoch < _ENDLESS
         status = f"epoch {epoch}" + (f"/{recorder.last_epoch}" if planned else "")
@@ -157,15 +127,15 @@ class ProgressLine(pl.Callback):
             status += f", validating {self._ranked / self._validated:.0%}"
         elif curve.best >= 0:
             status += f", best {curve.best:.4f}".replace("0.", ".")
-        if trainer is not None:
-            status += f", loss {float(trainer.callback_metrics['loss']):.2f}"
+        if loss is not None:
+            status += f", loss {float(loss):.2f}"
         self._progress.update(
             self._task,
             completed=done,
             total=done + left if planned else None,
             status=status,
             ends=self._progress.get_time() + left if planned else None,
-            at_least=not known,
+            at_least=to_rank > 0 and not self._units["ranked"],
         )
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -15,7 +15,6 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.sharded_batches import Batches
 from recsys.inference.grown_items import EarlierModel
 from recsys.model.protocols import Model
-from recsys.training.state import TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +38,6 @@ class WarmStart:
     may_win: bool
     """Whether the start may be the best epoch: not if it was trained on validation targets, which
     flatters it."""
-    state: TrainingState | None = None
-    """The state to resume from. If None, the training begins with the weights."""
 
     def initialise(self, model: Model, histories: Histories) -> None:
         """Give a new model the weights; new items get theirs from neighbours in the histories.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,11 +16,9 @@ from recsys.data.histories import Histories
 from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
-from recsys.training.cost import StepMeter, matrix_speed
-from recsys.training.device import training_device
+from recsys.training.device import Precision, settle_precision, training_device
 from recsys.training.loop import build_batches, new_module
-from recsys.training.precision import Precision, product_dtype, settle_precision
-from recsys.training.schedule import Schedule
+from recsys.training.optimiser import Schedule
 
 WARM_UP = 2
 """Number of steps that compile kernels and fill caches; they are not measured."""
@@ -50,20 +50,25 @@ def measure_steps(
     schedule = Schedule.plan(config, config.max_epochs, len(batches))
     module = new_module(experiment, catalogue, histories, schedule)
     precision = settle_precision(experiment)
-    dtype = product_dtype(precision)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     module = module.to(device)
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"]
     stream = _endless(batches)
-    meter = StepMeter(counts=False)
+    spent: defaultdict[str, float] = defaultdict(float)
+    last = time.perf_counter()
 
     def lap(part: str) -> None:
+        nonlocal last
         if device.type == "cuda":
             torch.cuda.synchronize()
-        meter.lap(part)
+        now = time.perf_counter()
+        spent[part] += now - last
+        last = now
 
     def step() -> SequenceBatch:
-        meter.start()
+        nonlocal last
+        last = time.perf_counter()
         batch: SequenceBatch = module.transfer_batch_to_device(next(stream), device, 0)
         lap("data")
         with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
@@ -83,10 +88,10 @@ def measure_steps(
     flops = counter.get_total_flops()
     for _ in range(WARM_UP):
         step()
-    meter.take()
+    spent.clear()
     reset_peak_memory()
     tokens = sum(int(step().lengths.sum()) for _ in range(steps))
-    seconds = {part: total / steps for part, total in meter.take().items()}
+    seconds = {part: total / steps for part, total in spent.items()}
     total = sum(seconds.values())
     return StepCosts(
         seconds=seconds,
@@ -100,3 +105,16 @@ def measure_steps(
 def _endless(batches: Batches) -> Iterator[SequenceBatch]:
     while True:
         yield from batches
+
+
+def matrix_speed(device: str, dtype: torch.dtype) -> float:
+    """Return the operations per second of a large matrix product: the best of several runs."""
+    matrix = torch.ones(*[8192 if device == "cuda" else 2048] * 2, device=device, dtype=dtype)
+    best = float("inf")
+    for _ in range(6):
+        started = time.perf_counter()
+        matrix @ matrix
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - started)
+    return float(2 * len(matrix) ** 3 / best)

@@ -76,11 +76,9 @@ def compare(contest: Contest, sides: list[Side]) -> dict[str, dict[str, float]]:
     }
     for name, figures in middle.items():
         first = next(iter(middle.values()))
-        peak = figures.get("share_of_matrix_peak")  # of ours only
         print(
             f"{name}: {figures['tokens_per_second']:,.0f} tokens/s, "
-            + ("" if peak is None else f"{peak:.1%} of the matrix peak, ")
-            + f"{figures['tokens_per_second'] / first['tokens_per_second']:.4f} x the first, "
+            f"{figures['tokens_per_second'] / first['tokens_per_second']:.4f} x the first, "
             f"{figures['seconds_per_batch']:.3f} s a batch of "
             f"{figures['tokens_per_batch']:,.0f} tokens, peak {figures['peak_mib']:,.0f} MiB, "
             f"{figures['cores']:.2f} cores, {figures['batches']:.0f} batches, "

@@ -17,8 +17,7 @@ from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.folders.atomic import new_file, new_folder
 from recsys.shop.simulation import make_shop
-from recsys.training.checkpoint import Checkpoint, CheckpointFile
-from recsys.training.state import Curve, PartialEpoch, TrainingState
+from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from tests.faults.commands import finish
 
 ROWS = 400_000
@@ -66,8 +65,7 @@ def write_table(path: Path) -> None:
 
 def write_checkpoint(path: Path) -> None:
     weights = {"items": torch.randn(ROWS, 2)}
-    state = TrainingState(weights, {}, torch.zeros(1, 1), 1, PartialEpoch(), Curve())
-    CheckpointFile(path, {}).write(Checkpoint("run", 1.0, state))
+    CheckpointFile(path, {}).write(Checkpoint("run", 1.0, TrainingState(weights)))
 
 
 @pytest.mark.parametrize(

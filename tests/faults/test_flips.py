@@ -15,8 +15,8 @@ import torch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable
-from recsys.training.checkpoint import Checkpoint, CheckpointFile
-from recsys.training.state import Curve, PartialEpoch, TrainingState
+from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
+from recsys.training.curve import Curve
 
 Tally = Callable[[str, int, int], None]
 
@@ -80,12 +80,9 @@ def test_rank_tables(tmp_path: Path, flips: int, tally: Tally) -> None:
 
 def test_checkpoints(tmp_path: Path, flips: int, tally: Tally) -> None:
     weights = {"items": torch.randn(50, 8), "bias": torch.randn(3), "step": torch.tensor(7.0)}
+    random = torch.arange(16, dtype=torch.uint8)[None]
     state = TrainingState(
-        weights,
-        {name: value * 0 for name, value in weights.items()},
-        torch.arange(16, dtype=torch.uint8)[None],
-        12,
-        PartialEpoch(3, 1.5, 40, 2.0),
+        {"weights": weights, "moments": [{0: torch.zeros(50, 8)}], "random": random, "step": 12},
         Curve([{"train/loss": 2.0}]),
     )
     file = CheckpointFile(tmp_path / "run.checkpoint", {"seed": 0})
@@ -94,8 +91,10 @@ def test_checkpoints(tmp_path: Path, flips: int, tally: Tally) -> None:
     def read() -> object:
         found = file.read()
         assert found is not None
-        kept = {name: value.tolist() for name, value in found.state.weights.items()}
-        return found.run_id, found.state.step, found.state.epoch, kept
+        saved = found.state.checkpoint
+        kept = {name: value.tolist() for name, value in saved["weights"].items()}
+        moments = saved["moments"][0][0].tolist(), saved["random"].tolist()
+        return found.run_id, saved["step"], found.state.curve.epochs, kept, moments
 
     assert assert_refused_or_equal(file.path, read, read(), flips, tally) >= flips
 

@@ -28,7 +28,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.folders.atomic import new_file, new_folder, recover
 from recsys.serving.bundle import ModelBundle
-from recsys.training.checkpoint import CheckpointFile
+from recsys.training.checkpoints import CheckpointFile
 
 Tally = Callable[[str, int, int], None]
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")

@@ -30,7 +30,7 @@ def test_less_than_a_twentieth_is_padding(
     histories = prepare(log, data, tmp_path / "data").histories("test")
     length, tokens = experiment.model.max_sequence_length, experiment.training.batch_tokens
     batches = TrainingBatches(histories, length, tokens, 0, windows)
-    shared = ShardedBatches(batches, 0, 0, 0, 1)
+    shared = ShardedBatches(batches, 0, 0, 1)
     targets = sum(int((batch.targets > 0).sum()) for batch in shared)
     assert 0 < shared.padding_share < 0.05
     lost = np.maximum(histories.lengths - 1 - length, 0).sum() if windows == "newest" else 0

@@ -48,14 +48,14 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import evaluate
-from recsys.experiments.baselines import baselines_of
+from recsys.experiments.baseline import baselines_of
 from recsys.experiments.count_weights import choose_count_ensemble, fit_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.inference.scorer import Scorer
 from recsys.model.protocols import Model
 from recsys.reports.run_page import RacePoint
 from recsys.serving.recommender import Recommender
-from recsys.training.state import Curve
+from recsys.training.curve import Curve
 from tests.unit.conftest import chains
 
 ITEMS = 40
@@ -239,8 +239,8 @@ def test_a_paused_training_is_the_same_as_one_that_is_not(
     assert [p.ndcg for p in paused.points] == [p.ndcg for p in whole.points]
     assert whole.latest is not None
     assert paused.latest is not None
-    for name, weight in whole.latest.weights.items():
-        assert torch.equal(weight, paused.latest.weights[name]), name
+    for name, weight in whole.latest.checkpoint["current_model_state"].items():
+        assert torch.equal(weight, paused.latest.checkpoint["current_model_state"][name]), name
 
 
 @pytest.mark.slow
@@ -250,12 +250,13 @@ def test_the_best_state_stays_when_training_goes_on(
     one = contenders(dataset, tracking)[0]
     one._advance(after(1))  # type: ignore[arg-type]
     assert one.best is not None
-    kept = {name: weight.clone() for name, weight in one.best.weights.items()}
-    first = one.best
+    first = one.best.checkpoint["current_model_state"]
+    kept = {name: weight.clone() for name, weight in first.items()}
+    epochs = len(one.best.curve.epochs)
     one._advance(after(3))  # type: ignore[arg-type]
-    for name, weight in first.weights.items():
+    for name, weight in first.items():
         assert torch.equal(weight, kept[name]), name
-    assert len(first.curve.epochs) < one.epochs
+    assert epochs < one.epochs
 
 
 @pytest.mark.slow
@@ -269,7 +270,11 @@ def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
     assert curve.best == one.quality
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, curve.best_weights[name]), name
-    assert not torch.equal(curve.best_weights["items.weight"], best.weights["items.weight"])
+    weight, average = (
+        best.checkpoint[name]["model.items.weight"]
+        for name in ("current_model_state", "state_dict")
+    )
+    assert not torch.equal(curve.best_weights["items.weight"], weight)
     given: list[Any] = []
 
     def note(*args: object) -> tuple[Model, Curve]:
@@ -279,8 +284,8 @@ def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
     monkeypatch.setattr("recsys.automatic.contender.train", note)
     one.refit(lambda _: True)
     ((experiment, *_, state, _),) = given
-    assert torch.equal(state.weights["items.weight"], best.weights["items.weight"])
-    assert torch.equal(state.average["items.weight"], curve.best_weights["items.weight"])
+    assert torch.equal(state.checkpoint["current_model_state"]["model.items.weight"], weight)
+    assert torch.equal(average, curve.best_weights["items.weight"])
     assert experiment.training.average_weights
     assert experiment.training.decay_fraction == 0
 

@@ -28,8 +28,8 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.baselines import fit_baseline
-from recsys.experiments.results import Phases
+from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.phases import Phases
 from recsys.serving.bundle import ModelBundle
 from tests.unit.conftest import chains
 
@@ -232,8 +232,8 @@ def test_the_time_of_the_refit_is_noted(
     assert restored.points == one.points
     assert restored.latest is not None
     assert one.latest is not None
-    for name, weight in one.latest.average.items():
-        assert torch.equal(weight, restored.latest.average[name]), name
+    for name, weight in one.latest.checkpoint["state_dict"].items():
+        assert torch.equal(weight, restored.latest.checkpoint["state_dict"][name]), name
     again.note(1e6)  # also where nothing was saved since
     assert Journal(folder, {}).seconds_spent() == 1e6
 

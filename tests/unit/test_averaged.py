@@ -36,7 +36,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
 from recsys.experiments.fit import fit
-from recsys.experiments.trainings import member_experiment
+from recsys.experiments.members import member_experiment
 from recsys.experiments.tune import tune
 from recsys.export.onnx import export_onnx
 from recsys.inference.model_inputs import read_histories
@@ -53,9 +53,9 @@ from recsys.serving.explain import explain, explained_by_removal
 from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
+from recsys.training.curve import Curve
 from recsys.training.module import TrainingModule
-from recsys.training.schedule import Schedule
-from recsys.training.state import Curve
+from recsys.training.optimiser import Schedule
 
 ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
@@ -393,7 +393,7 @@ def test_ctrl_c_before_the_last_member_ends_the_run(
     shop: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = SimpleNamespace(interrupted=True, curve=Curve())
-    monkeypatch.setattr("recsys.experiments.trainings.train_and_refit", lambda *_: stopped)
+    monkeypatch.setattr("recsys.experiments.members.train_and_refit", lambda *_: stopped)
     with pytest.raises(KeyboardInterrupt):
         fit(experiment_of(tmp_path), shop, tmp_path / "out")
 

@@ -133,14 +133,17 @@ def test_shards_partition_the_batches_from_any_start(kind: int) -> None:
     histories = numbered([*lengths, 200])
     full = kinds(histories)[kind]
     epochs = [list(full) for _ in range(2)]
-    parts = [ShardedBatches(kinds(histories)[kind], 1, 2, part, 3) for part in range(3)]
-    assert {len(part) for part in parts} == {len(epochs[1]) - 2}
+    parts = [ShardedBatches(kinds(histories)[kind], 1, part, 3) for part in range(3)]
+    assert {len(part) for part in parts} == {len(epochs[1])}
+    for part in parts:
+        part.load_state_dict({"batches": 2})
     for batch, *shards in zip(epochs[1][2:], *parts, strict=True):
         rows = [row for shard in shards for row in zip(shard.items, shard.targets, strict=True)]
         found = sorted(str((items, targets)) for items, targets in rows if targets.any())
         pairs = zip(batch.items, batch.targets, strict=True)
         assert found == sorted(str((items, targets)) for items, targets in pairs)
         assert all(len(shard.items) == len(shard.lengths) >= 1 for shard in shards)
+    assert {part.state_dict()["batches"] for part in parts} == {len(epochs[1])}
     assert {part.padding_share for part in parts} == {
         1
         - sum(int(batch.lengths.sum()) for batch in epochs[1])

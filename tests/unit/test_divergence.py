@@ -12,7 +12,7 @@ from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
-from recsys.training.checkpoint import CheckpointFile
+from recsys.training.checkpoints import CheckpointFile
 from recsys.training.module import TrainingModule
 
 

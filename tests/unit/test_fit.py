@@ -23,9 +23,10 @@ from recsys.config import DataConfig, Experiment, TrackingConfig, TrainingConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError, NotFirstProcess
-from recsys.experiments import baselines
-from recsys.experiments.baselines import fit_baseline, simplest_baselines
+from recsys.experiments import headline
+from recsys.experiments.baseline import fit_baseline
 from recsys.experiments.fit import fit
+from recsys.experiments.headline import simplest_baselines
 from recsys.folders.locks import BusyError, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
@@ -38,10 +39,9 @@ from recsys.tracking.runs import find_runs
 from recsys.tracking.store import check_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
+from recsys.training.curve import Curve, EarlyDecay
 from recsys.training.loop import build_batches, train
-from recsys.training.plan_length import longer, with_enough_epochs
-from recsys.training.refit import still_rising
-from recsys.training.state import Curve, EarlyDecay
+from recsys.training.refit import longer, still_rising, with_enough_epochs
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +79,11 @@ def test_the_run_and_the_bundle_record_how_they_were_made(
     assert logged.tags["trained_on"] == "train, valid"
     assert logged.tags["protocol.seen"] == "allow"
     assert logged.metrics["test/ndcg_at_10"] == run.test["ndcg_at_10"].mean
-    assert {"train/loss", "train/padding_share", "peak_memory_mib"} <= set(logged.metrics)
+    assert {"train/loss", "train/seconds", "train/padding_share", "peak_memory_mib"} <= set(
+        logged.metrics
+    )
     assert logged.metrics["valid/ndcg_at_10"] == run.valid["ndcg_at_10"].mean  # not the last epoch
     assert "epoch/valid_ndcg_at_10" in logged.metrics
-    parts = [f"train/seconds_{part}" for part in ("data", "forward", "backward", "optimiser")]
-    times = [logged.metrics[part] for part in parts]
-    assert min(times) > 0
-    assert sum(times) <= logged.metrics["train/seconds"]
-    assert 0 < logged.metrics["train/share_of_matrix_peak"] < 1
     bundle = ModelBundle.open(run.bundle)
     assert bundle.experiment.data == dataset.config
     assert bundle.manifest.protocol.trained_on == ("train", "valid")
@@ -132,9 +129,9 @@ def test_the_simplest_baselines_are_tested_on_a_sample_of_very_many_scores(
     dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = simplest_baselines(experiment, dataset)
-    monkeypatch.setattr(baselines, "_MOST_SCORES", 40 * dataset.num_items)
+    monkeypatch.setattr(headline, "_MOST_SCORES", 40 * dataset.num_items)
     assert simplest_baselines(experiment, dataset) == everything  # it has fewer than the fewest
-    monkeypatch.setattr(baselines, "_FEWEST", 30)
+    monkeypatch.setattr(headline, "_FEWEST", 30)
     sampled = simplest_baselines(experiment, dataset)
     assert sampled.sampled == 40
     test = dataset.holdout("test").sample(40, experiment.seed)

@@ -20,11 +20,11 @@ from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.size import count_weights
-from recsys.training.callbacks import EpochRecorder
-from recsys.training.gpu_memory import gpu_memory, release_gpu_memory
+from recsys.training.checkpoints import TrainingState
+from recsys.training.device import gpu_memory
+from recsys.training.epochs import EpochRecorder
 from recsys.training.loop import train
 from recsys.training.module import TrainingModule
-from recsys.training.state import Curve, PartialEpoch, TrainingState
 from recsys.training.warm_start import WarmStart
 
 
@@ -76,7 +76,7 @@ def test_a_validation_that_does_not_fit_into_a_gpu_is_one_line(
             tiny_dataset.holdout("valid"),
             1,
             lambda *_: False,
-            start=warm,
+            warm=warm,
         )
 
 
@@ -104,7 +104,8 @@ def test_the_model_of_an_earlier_training_is_released_on_a_gpu(
             alive = weakref.ref(model)
             del model
             monkeypatch.setattr(torch.cuda, "is_available", lambda there=is_gpu: there)
-            release_gpu_memory()
+            monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 100))
+            gpu_memory()
             assert (alive() is None) == is_gpu
     finally:
         gc.enable()
@@ -113,23 +114,22 @@ def test_the_model_of_an_earlier_training_is_released_on_a_gpu(
 def test_a_state_that_waits_takes_no_memory_of_the_gpu() -> None:
     """Of a contender of a race, for one: its weights, their moments and their average."""
     with FakeTensorMode():
-        weights, moments, average = ({"w": torch.ones(3, device="cuda")} for _ in range(3))
-        random = torch.zeros(1, 5, dtype=torch.uint8)
-        state = TrainingState(weights, moments, random, 7, PartialEpoch(), Curve(), average)
-        kept = state.copy()
-    for tensors in (kept.weights, kept.moments, kept.average):
-        assert tensors["w"].device.type == "cpu"
+        moments = [{0: torch.ones(3, device="cuda")}]
+        kept = TrainingState({"w": torch.ones(3, device="cuda"), "moments": moments}).copy()
+    assert kept.checkpoint["w"].device.type == "cpu"
+    assert kept.checkpoint["moments"][0][0].device.type == "cpu"
 
 
 def test_the_copy_of_a_state_is_not_changed_with_it() -> None:
-    weights, moments = {"w": torch.ones(3)}, {"w.exp_avg": torch.ones(3)}
-    random = torch.zeros(1, 5, dtype=torch.uint8)
-    state = TrainingState(weights, moments, random, 7, PartialEpoch(), Curve(), {"w": weights["w"]})
+    weight, moment = torch.ones(3), torch.ones(3)
+    state = TrainingState({"w": weight, "moments": [{0: moment}]})
     kept = state.copy()
-    for tensor in (weights["w"], moments["w.exp_avg"], random):
-        tensor.add_(1)
-    assert kept.weights["w"].tolist() == kept.moments["w.exp_avg"].tolist() == [1, 1, 1]
-    assert not kept.random.any()
+    weight.add_(1)
+    moment.add_(1)
+    state.curve.epochs.append({})
+    assert kept.checkpoint["w"].tolist() == [1, 1, 1]
+    assert kept.checkpoint["moments"][0][0].tolist() == [1, 1, 1]
+    assert not kept.curve.epochs
 
 
 @pytest.mark.parametrize(

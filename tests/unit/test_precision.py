@@ -23,13 +23,13 @@ from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
 from recsys.timing import median_share
-from recsys.training import precision
+from recsys.training import device
+from recsys.training.checkpoints import TrainingState
+from recsys.training.device import settle_precision
 from recsys.training.loop import train
-from recsys.training.precision import Precision, settle_precision
-from recsys.training.state import TrainingState
 
 ITEMS = 30
-bf16_share = precision.bf16_share  # the real one, before the fixture of all tests replaces it
+bf16_share = device.bf16_share  # the real one, before the fixture of all tests replaces it
 
 
 class Clock:
@@ -96,7 +96,7 @@ def histories() -> Histories:
 
 
 def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto") -> str:
-    monkeypatch.setattr(precision, "bf16_share", lambda *_: share)
+    monkeypatch.setattr(device, "bf16_share", lambda *_: share)
     experiment = make_experiment(f"training.precision={wanted}")
     return settle_precision(experiment)
 
@@ -161,9 +161,9 @@ def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch)
         )
         return curve.precision
 
-    monkeypatch.setattr(precision, "bf16_share", lambda *_: 0.4)
+    monkeypatch.setattr(device, "bf16_share", lambda *_: 0.4)
     assert run(None, stop=True) == "bf16"
-    monkeypatch.setattr(precision, "bf16_share", lambda *_: 9.0)
+    monkeypatch.setattr(device, "bf16_share", lambda *_: 9.0)
     assert run(saved[0], stop=False) == "bf16"
 
 
@@ -184,19 +184,17 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     dataset: PreparedDataset,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     shares = chain([0.4], repeat(9.0))
-    monkeypatch.setattr(precision, "bf16_share", lambda *_: next(shares))
-    used: list[str] = []
-
-    def note(settled: Precision, _: str) -> Precision:
-        used.append(settled)
-        return settled
-
-    monkeypatch.setattr(precision, "_logged", note)
+    monkeypatch.setattr(device, "bf16_share", lambda *_: next(shares))
+    caplog.set_level(logging.DEBUG, logger="recsys.training.device")
     store = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
     run = fit(make_experiment("training.refit=true", store), dataset, tmp_path / "out")
-    assert used == ["bf16", "bf16"]
+    assert caplog.messages == [
+        "precision: bf16: a product in bf16 took 0.40 times as long as in float32",
+        "precision: bf16: as set",
+    ]
     assert ModelBundle.open(run.bundle).experiment.training.precision == "bf16"
     params = MlflowClient(run.tracking.absolute_uri).get_run(run.run_id).data.params
     assert (params["training.precision"], params["precision"]) == ("auto", "bf16")
@@ -207,7 +205,7 @@ def test_a_contender_settles_its_precision_once(
 ) -> None:
     """In its race and its refit; the settings that repeat them name it."""
     shares = iter([0.4])
-    monkeypatch.setattr(precision, "bf16_share", lambda *_: next(shares))
+    monkeypatch.setattr(device, "bf16_share", lambda *_: next(shares))
     plan = Plan("test", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
     facts = LogFacts.of(dataset)
     candidate = propose(facts, choose_shared(facts), dataset.config, plan)[0]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress
@@ -17,12 +18,13 @@ from recsys.automatic.fit_log import _Show
 from recsys.automatic.trials import Trials
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
-from recsys.experiments.baselines import fit_baselines
+from recsys.experiments.baseline import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress, progress_line, stage
+from recsys.training.curve import Curve
 from recsys.training.loop import train
-from recsys.training.progress import Pace
+from recsys.training.progress import ProgressLine
 
 LONG = "training online-retail-ii-next-basket refit"
 FIGURES = "epoch 12/40, best .1234, loss 5.12"
@@ -75,22 +77,34 @@ def test_at_80_columns_the_time_left_and_the_figures_are_whole() -> None:
 
 
 def test_the_time_left_counts_steps_and_validations_by_what_each_has_taken() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    assert pace.seconds_of(steps=10, ranked=200) == (0, False)
-    for _ in range(2):
+    clock, view = Clock(), Recorded(80).view()
+    view.get_time = clock
+    line = ProgressLine("mine", 50, view)
+    planned: Any = SimpleNamespace(
+        curve=Curve(), total_steps=12, last_epoch=2, validations_left=2, validations_done=0
+    )
+    line.follow(planned)
+    trainer: Any = SimpleNamespace(global_step=0)
+    module: Any = None
+    line.on_train_start(trainer, module)
+
+    def shown() -> str:
+        return next(str(task.fields["status"]) for task in view.tasks)
+
+    def left() -> tuple[float, bool]:
+        (task,) = view.tasks
+        return task.fields["ends"] - clock.now, task.fields["at_least"]
+
+    for step in (1, 2):
         clock.now += 0.5
-        pace.step()
-    assert pace.seconds_of(steps=10, ranked=200) == (5, False)  # a validation was never measured
-    assert pace.seconds_of(steps=10, ranked=0) == (5, True)
+        trainer.global_step = step
+        line.on_train_batch_end(trainer, module, {"loss": torch.tensor(5.0)}, None, 0)
+    assert left() == (5, True)  # a validation was never measured
+    assert shown() == "epoch 1/2, loss 5.00"
     clock.now += 8
-    pace.rank(50)
-    assert pace.seconds_of(steps=10, ranked=200) == (5 + 32, True)
-    clock.now += 60
-    pace.restart()
-    clock.now += 0.5
-    pace.step()
-    assert pace.seconds_of(steps=10, ranked=0) == (5, True)
+    line.rank(25)
+    assert left() == (5 + 75 * 8 / 25, False)
+    assert shown() == "epoch 0/2, validating 50%"
 
 
 def test_a_stage_of_even_units_has_a_time_left_and_another_has_the_time_so_far() -> None:

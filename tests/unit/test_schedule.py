@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import TrainingConfig
-from recsys.training.schedule import Schedule, inverse_square_root
+from recsys.training.optimiser import Schedule
+
+
+def inverse_square_root(step: int, warmup: int) -> float:
+    return Schedule("inverse_square_root", warmup, 0, 0)(step)
 
 
 @given(st.integers(0, 200_000), st.integers(1, 10_000), st.integers(1, 2_048))

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from recsys.config import DataConfig
 from recsys.data.prepared import prepare
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
-from recsys.training.state import random_state, restore_random
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -87,13 +85,3 @@ def test_the_command_trains_in_two_processes(tmp_path: Path) -> None:
     torchrun("-m", "recsys", "train", "mine.yaml", "--data", "data", home=tmp_path)
     assert ModelBundle.open(tmp_path / "runs" / "two" / "bundle").num_items == dataset.num_items
     assert not list(tmp_path.glob("runs/*.checkpoint"))
-
-
-def test_the_random_state_of_a_second_process_is_restored() -> None:
-    """Its row of the states of all processes begins within the memory of the tensor."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        states = torch.stack([torch.zeros_like(random_state()), random_state()])
-        drawn = torch.rand(3)
-        restore_random(states[1])
-        assert torch.equal(torch.rand(3), drawn)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from recsys.config import Experiment, parse_experiment
 from recsys.data.batches import SequenceBatch, TrainingBatches
@@ -22,12 +20,13 @@ from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
-from recsys.training import cost, processes
+from recsys.training import processes
 from recsys.training.device import gpus, lightning_devices, training_device
+from recsys.training.epochs import EpochRecorder
 from recsys.training.loop import new_module, train
 from recsys.training.module import TrainingModule
 from recsys.training.objective import SampledObjective
-from recsys.training.schedule import Schedule, warmup_hold_decay
+from recsys.training.optimiser import Schedule
 
 ITEMS = 30
 HEADS = ["dot_product", "target_attention"]
@@ -282,16 +281,13 @@ def test_the_time_of_an_epoch_ends_when_its_numbers_are_there(
     """A GPU works on while the program goes on; to read a number waits for it."""
     now = 0.0
 
-    class Late:
-        def tolist(self) -> list[float]:
-            nonlocal now
-            now += 60
-            return [12.0, 4.0]
+    def late(_: EpochRecorder) -> tuple[float, int]:
+        nonlocal now
+        now += 60
+        return 12.0, 4
 
-    clock = SimpleNamespace(perf_counter=lambda: now)
-    monkeypatch.setattr("recsys.training.callbacks.time", clock)
-    monkeypatch.setattr(processes, "all_reduce_sum", lambda _: Late())
-    monkeypatch.setattr("recsys.training.callbacks.check_finite", lambda *_: None)
+    monkeypatch.setattr("recsys.training.epochs.time.perf_counter", lambda: now)
+    monkeypatch.setattr(EpochRecorder, "check_finite", late)
     histories, _ = walks(20, seed=1, planted=True)
     epochs: list[dict[str, float]] = []
     report = lambda _, metrics: epochs.append(metrics)  # noqa: E731
@@ -364,7 +360,8 @@ def test_nothing_to_train_on_is_refused() -> None:
 
 
 def test_the_schedule_rises_holds_and_decays() -> None:
-    factors = [warmup_hold_decay(step, 10, 40, 100) for step in range(100)]
+    schedule = Schedule("hold_decay", 10, 40, 100)
+    factors = [schedule(step) for step in range(100)]
     assert factors[0] == 0.1
     assert factors[9:60] == [1.0] * 51
     assert factors[80] == pytest.approx(0.5)
@@ -400,11 +397,8 @@ def test_a_training_steps_as_adamw_does(monkeypatch: pytest.MonkeyPatch) -> None
     histories, _ = walks(50, seed=1, planted=True)
     train(experiment, Catalogue(ITEMS), histories, None, 2, lambda *_: None)
     total = len(rates)
-    factors = [
-        warmup_hold_decay(step, min(4, -(-total // 10)), round(0.3 * total), total)
-        for step in range(total)
-    ]
-    assert rates == pytest.approx([5e-3 * factor for factor in factors])
+    factor = Schedule("hold_decay", min(4, -(-total // 10)), round(0.3 * total), total)
+    assert rates == pytest.approx([5e-3 * factor(step) for step in range(total)])
 
 
 LOSSES = ["cross_entropy", "{kind: sampled_softmax, num_negatives: 5}"]  # dense and row by row
@@ -421,7 +415,6 @@ def gradients(module: TrainingModule) -> list[torch.Tensor]:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_several_processes_step_as_one_would(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each target counts alike: the mean of their means would favour who has few."""
-    monkeypatch.setattr(TrainingModule, "log", lambda *_, **__: None)
     experiment = make_experiment("dot_product", f"training.loss={loss}")
     rows = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 10], [3, 11, 12, 13, 2, 5], [4, 6]]
     histories = Histories.from_lists(rows)
@@ -494,39 +487,3 @@ def test_popular_negatives_follow_how_often_items_were_bought() -> None:
     expected = {1: np.log(4 * 3 / 5), 2: np.log(4 * 2 / 5)}
     for item, log_expected in zip(drawn.items.tolist(), drawn.log_expected.tolist(), strict=True):
         assert log_expected == pytest.approx(expected[item])
-
-
-class _Products(TorchDispatchMode):
-    """Notes the sizes of products, which take a given time for each operation."""
-
-    def __init__(self, seconds_per_operation: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seconds_per_operation = seconds_per_operation
-        self.now, self.sizes = 0.0, list[int]()
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.mm.default:
-            self.sizes.append(size := len(args[0]))
-            self.now += 2 * size**3 * self.seconds_per_operation
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    ("speed", "sizes"),
-    [
-        (1e12, [256, 256, 512, 1024, *[2048] * 7]),
-        (1e9, [256, 256, 512, 512, 512]),  # emulated: .03 s, .27 s, and twice that
-        (1e7, [256, 256, 256]),
-    ],
-)
-def test_a_slow_product_is_not_made_large(
-    speed: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with _Products(1 / speed) as products:
-        monkeypatch.setattr(cost, "time", products)
-        assert cost.matrix_speed.__wrapped__("cpu", torch.float32) == pytest.approx(speed)
-    assert products.sizes == sizes

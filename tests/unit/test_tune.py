@@ -27,8 +27,8 @@ from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import tune as tune_module
 from recsys.experiments.tune import tune
+from recsys.training.curve import MONITOR, Curve
 from recsys.training.loop import train
-from recsys.training.state import MONITOR, Curve
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},

@@ -30,7 +30,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
-from recsys.experiments.trainings import Start, continue_bundle, plan_start
+from recsys.experiments.start import Start, continue_bundle, plan_start
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.grown_items import item_tables
 from recsys.model.protocols import Model
@@ -38,7 +38,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import build_batches, new_module
 from recsys.training.module import TrainingModule
-from recsys.training.schedule import Schedule
+from recsys.training.optimiser import Schedule
 
 RING = [f"i{number}" for number in range(8)]
 MODELS: dict[str, dict[str, Any]] = {

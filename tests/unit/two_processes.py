@@ -20,11 +20,10 @@ from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue
 from recsys.training import processes
-from recsys.training.checkpoint import Checkpoint, CheckpointFile
+from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from recsys.training.loop import new_module, train
 from recsys.training.module import TrainingModule
-from recsys.training.schedule import Schedule
-from recsys.training.state import TrainingState
+from recsys.training.optimiser import Schedule
 
 ITEMS = 38
 HEADS: dict[str, dict[str, Any]] = {
@@ -127,7 +126,7 @@ def training(head: str, loss: str, folder: Path) -> dict[str, float]:
         return dict(model.state_dict())
 
     def save(state: TrainingState) -> None:
-        if len(state.curve.epochs) == 1 and state.epoch.batches == 1:
+        if len(state.curve.epochs) == 1 and not state.epoch_has_ended and not file.path.exists():
             file.write(Checkpoint("run", 0.0, state))
 
     with patch.object(DistributedDataParallel, "_sync_buffers") as send_buffers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +22,6 @@ from recsys.inference.ranking import top_k
 from recsys.inference.scorer import user_batches
 from recsys.model.build import build_model
 from recsys.training import loop
-from recsys.training.cost import matrix_speed
 from recsys.training.module import TrainingModule
 
 MANY = 1_000_000
@@ -47,7 +45,6 @@ def holdout(problem: Problem) -> Holdout:
 def train(problem: Problem, settings: Settings) -> None:
     """Training throughput of the loop as it is; its module counts."""
     stopwatch = Stopwatch(settings)
-    share = 0.0
 
     class Counting(TrainingModule):
         def on_train_batch_end(
@@ -55,12 +52,7 @@ def train(problem: Problem, settings: Settings) -> None:
         ) -> None:
             assert isinstance(outputs, Mapping)
             stopwatch.describe(self.model, self.trainer.optimizers[0], batch.items.shape)
-            try:
-                stopwatch.batch(int((batch.targets != PAD).sum()), outputs["loss"].item())
-            except TimeUp:
-                nonlocal share
-                share = stopwatch.tokens_per_second * operations_of(self) / speed_of(self)
-                raise
+            stopwatch.batch(int((batch.targets != PAD).sum()), outputs["loss"].item())
 
     histories = Histories(problem.items, problem.offsets)
     try:
@@ -74,18 +66,7 @@ def train(problem: Problem, settings: Settings) -> None:
                 lambda *_: None,
             )
     except TimeUp:
-        emit({**stopwatch.answer(), "share_of_matrix_peak": share})
-
-
-def operations_of(module: TrainingModule) -> float:
-    """Operations of the matrix products of a step, per token with a target."""
-    return module.meter.operations_per_token or math.nan
-
-
-def speed_of(module: TrainingModule) -> float:
-    """Operations per second of a large product on the device and in the precision of a module."""
-    dtype = torch.bfloat16 if module.trainer.precision == "bf16-mixed" else torch.float32
-    return matrix_speed(module.device.type, dtype)
+        emit(stopwatch.answer())
 
 
 def quality(problem: Problem, settings: Settings) -> None:

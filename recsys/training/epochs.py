@@ -1,12 +1,16 @@
-"""The Lightning callback that validates, keeps the best weights and stops early."""
+"""The end of each epoch: average, validate, keep the best weights, report, and stop early."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from recsys.config import TrainingConfig
@@ -14,18 +18,52 @@ from recsys.data.sharded_batches import ShardedBatches
 from recsys.evaluation.tables import RankTable
 from recsys.inference.ranking import NotANumberError
 from recsys.training import processes
-from recsys.training.cost import matrix_speed
-from recsys.training.divergence import DivergedError, check_finite
+from recsys.training.curve import MONITOR, Curve, EarlyDecay, diverged
 from recsys.training.module import TrainingModule
-from recsys.training.precision import product_dtype
-from recsys.training.state import MONITOR, Curve, EarlyDecay, TrainingState
-from recsys.training.weight_average import averaged, with_weights
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[int, dict[str, float]], bool | None]
 """Reports the metrics of an epoch, whose number counts from 1, and of a warm start as epoch 0;
 returns true to end the training."""
+
+_EMPHASIS = 5
+"""η: after t epochs the average is about t / (η + 2) epochs old."""
+
+
+class EpochAverage(WeightAveraging):
+    """The running average of the weights after each epoch, which the last epochs count most in.
+
+    It is (1 - a) times the one before plus a times the weights, a = (η + 1) / (t + η) after t
+    epochs: the weights themselves after the first. Shamir and Zhang 2013, "Stochastic gradient
+    descent for non-smooth optimization" (polynomial-decay averaging),
+    https://arxiv.org/abs/1212.1824. As a callback it precedes the one that validates.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(use_buffers=False, avg_fn=_averaged)
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        """Return whether an epoch has ended."""
+        return epoch_idx is not None
+
+    @contextmanager
+    def given_to(self, module: pl.LightningModule) -> Iterator[None]:
+        """Give a module the average, and its own weights again at the end."""
+        self._swap_models(module)
+        try:
+            yield
+        finally:
+            self._swap_models(module)
+
+
+def _averaged(average: Tensor, weight: Tensor, before: Tensor | int) -> Tensor:
+    """Return the average of a weight after another epoch than the number ``before``.
+
+    >>> float(_averaged(torch.tensor(0.0), torch.tensor(7.0), 1))
+    6.0
+    """
+    return average.lerp(weight, (_EMPHASIS + 1) / (int(before) + 1 + _EMPHASIS))
 
 
 class EpochRecorder(pl.Callback):
@@ -43,7 +81,7 @@ class EpochRecorder(pl.Callback):
         batches: the batches of an epoch.
         tokens_per_epoch: number of tokens without padding, for the throughput.
         report: called with the number of an epoch (from 1) and its metrics.
-        start: the state to resume from. If None, training starts from the beginning.
+        curve: the completed epochs.
     """
 
     def __init__(
@@ -55,10 +93,10 @@ class EpochRecorder(pl.Callback):
         batches: ShardedBatches,
         tokens_per_epoch: int,
         report: Report,
-        start: TrainingState | None,
+        curve: Curve,
     ) -> None:
-        self.curve = Curve() if start is None else start.curve
-        self.average: Mapping[str, Tensor] = {} if start is None else start.average
+        self.curve = curve
+        self.average = EpochAverage() if config.average_weights else None
         self._module = module
         self._validate = validate
         self._config = config
@@ -66,11 +104,10 @@ class EpochRecorder(pl.Callback):
         self._batches = batches
         self._tokens = tokens_per_epoch
         self._report = report
-        self._steps_before = 0 if start is None else start.step
-        self._seconds_before = 0.0 if start is None else start.epoch.seconds
-        self._started = 0.0
-        if self.curve.early_decay is not None:
-            self._start_decay(self.curve.early_decay)
+        self._seconds_before = 0.0
+        self._started: float | None = None
+        if curve.early_decay is not None:
+            self._start_decay(curve.early_decay)
 
     @property
     def should_stop(self) -> bool:
@@ -134,11 +171,6 @@ class EpochRecorder(pl.Callback):
         self.curve.early_decay = early
         self._module.schedule = self._module.schedule.decay_from(early.step, steps)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of the epoch so far."""
-        return self._seconds_before + time.perf_counter() - self._started
-
     def interrupt(self) -> bool:
         """End the training here, and return whether there are weights to use.
 
@@ -150,7 +182,7 @@ class EpochRecorder(pl.Callback):
             return False
         if self.curve.best_epoch is None:
             self.curve.epochs[-1].pop(MONITOR, None)  # from an interrupted validation
-            self._validate_epoch(len(self.curve.epochs), self.curve.epochs[-1])
+            self._validate_average(len(self.curve.epochs), self.curve.epochs[-1])
         return True
 
     def validate_start(self, *, may_win: bool) -> None:
@@ -160,72 +192,90 @@ class EpochRecorder(pl.Callback):
             may_win: whether they may be the best.
         """
         metrics: dict[str, float] = {}
-        self._validate_epoch(0, metrics, may_win=may_win)
+        self._validate_weights(0, metrics, may_win=may_win)
         if may_win:
             self.curve.start = metrics
         logger.debug("the start: validation NDCG@10 %.4f", metrics[MONITOR])
         self._report(0, metrics)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock."""
-        self._started = time.perf_counter()
+    @property
+    def _seconds(self) -> float:
+        """Seconds of the epoch so far; 0 between two epochs."""
+        now = 0.0 if self._started is None else time.perf_counter() - self._started
+        return self._seconds_before + now
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps beside the curve."""
+        return {"seconds": self._seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` returned."""
+        self._seconds_before = state_dict["seconds"]
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        """Start the clock; an epoch that is resumed has no start."""
+        if self._started is None:
+            self._started = time.perf_counter()
+
+    def check_finite(self) -> tuple[float, int]:
+        """Return the loss and the number of targets of the epoch so far, in all processes.
+
+        Raises:
+            InputError: the loss or a weight is infinite or not a number.
+        """
+        loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
+        epoch = len(self.curve.epochs) + 1
+        if not math.isfinite(loss):
+            raise diverged(f"the loss is {loss}", epoch, self._config)
+        for name, weight in self._module.model.state_dict().items():
+            if not weight.isfinite().all():
+                raise diverged(f"the weight {name} is not finite", epoch, self._config)
+        return loss, int(targets)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Validate, compare with the best epoch so far, and report."""
-        epoch = len(self.curve.epochs) + 1
-        if self._config.average_weights:
-            self.average = averaged(self.average, self._module.model.state_dict(), epoch)
-        loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
-        seconds = self.seconds  # a GPU has finished: its numbers have been read
+        loss, targets = self.check_finite()
+        seconds = self._seconds  # a GPU has finished: its numbers have been read
         self._module.sums.zero_()
-        self._seconds_before = 0.0
-        check_finite(self._module.model, loss, epoch, self._config)
-        metrics = {"train/loss": loss / targets, **self._cost(seconds)}
+        self._seconds_before, self._started = 0.0, None
+        metrics = {
+            "train/loss": loss / targets,
+            "train/seconds": seconds,
+            "train/tokens_per_second": self._tokens / seconds,
+            "train/padding_share": self._batches.padding_share,
+        }
         self.curve.epochs.append(metrics)
+        epoch = len(self.curve.epochs)
         every = self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self.last_epoch:
-            self._validate_epoch(epoch, metrics)
+            self._validate_average(epoch, metrics)
         if self.patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
-            self._start_decay(EarlyDecay(epoch, self._steps_before + trainer.global_step))
+            self._start_decay(EarlyDecay(epoch, trainer.global_step))
             logger.debug(
                 "no better validation for %d epochs: the learning rate decays over %d epochs",
                 *(self._config.patience, self._decay_epochs),
             )
         trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
 
-    def _cost(self, seconds: float) -> dict[str, float]:
-        """Return the costs of an epoch; the seconds of its parts are those of this process."""
-        meter, tokens_per_second = self._module.meter, self._tokens / seconds
-        cost = {
-            "train/seconds": seconds,
-            "train/tokens_per_second": tokens_per_second,
-            "train/padding_share": self._batches.padding_share,
-        }
-        cost |= {f"train/seconds_{part}": spent for part, spent in meter.take().items()}
-        if meter.operations_per_token is not None:
-            speed = matrix_speed(self._module.device.type, product_dtype(self.curve.precision))
-            operations = meter.operations_per_token * tokens_per_second / processes.count()
-            cost["train/share_of_matrix_peak"] = operations / speed
-        return cost
-
-    def _validate_epoch(
-        self, epoch: int, metrics: dict[str, float], *, may_win: bool = True
-    ) -> None:
-        """Validate the weights, or their average, and keep a copy of the best that may be."""
-        started = time.perf_counter()
-        with with_weights(self._module.model, self.average):
-            self._validate_weights(epoch, metrics, started, may_win=may_win)
+    def _validate_average(self, epoch: int, metrics: dict[str, float]) -> None:
+        if self.average is None:
+            self._validate_weights(epoch, metrics)
+        else:
+            with self.average.given_to(self._module):
+                self._validate_weights(epoch, metrics)
 
     def _validate_weights(
-        self, epoch: int, metrics: dict[str, float], started: float, *, may_win: bool
+        self, epoch: int, metrics: dict[str, float], *, may_win: bool = True
     ) -> None:
-        best, table = self.curve.best, None
+        """Validate the weights, and keep a copy of the best that may be."""
+        started, best, table = time.perf_counter(), self.curve.best, None
         if self._validate is not None:
             try:
                 table = self._validate()
             except NotANumberError as error:
-                what = "a score is not a number"
-                raise DivergedError.of(what, epoch, self._config) from error
+                raise diverged("a score is not a number", epoch, self._config) from error
             metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
             metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
             metrics["epoch/valid_seconds"] = time.perf_counter() - started

@@ -1,0 +1,255 @@
+"""The state of a training, saved from time to time as one file, from which it resumes.
+
+Lightning collects the state and restores it: weights, moments, the learning rate, the progress of
+its loops and the batches. The file is safetensors with JSON in its header, never a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.plugins.io import CheckpointIO
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from recsys.errors import InputError
+from recsys.folders.atomic import new_file
+from recsys.folders.seal import BLANK, DamagedError, check_seal, seal
+from recsys.training import processes
+from recsys.training.curve import Curve
+from recsys.training.epochs import EpochRecorder
+
+_HEADER, _SEAL, _TENSOR = "recsys.state", "recsys.seal", "recsys.tensor"
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A training between two steps.
+
+    A training that resumes from it gives the same result, to the last bit on a CPU.
+    """
+
+    checkpoint: Mapping[str, Any]
+    """What Lightning restores: nested dictionaries and lists of tensors and plain values."""
+    curve: Curve = field(default_factory=Curve)
+    """The completed epochs."""
+
+    @property
+    def epoch_has_ended(self) -> bool:
+        """Whether no epoch is under way."""
+        epochs = self.checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]
+        return bool(epochs["processed"] == epochs["ready"])
+
+    def copy(self) -> TrainingState:
+        """Copy the state, so that a training that goes on does not change it.
+
+        It is on the CPU: the state of a training that waits for its turn must not take the GPU's
+        memory from another one. The best weights and ranks of the curve are not copied: trainings
+        replace them but do not change them.
+        """
+        checkpoint = _with_tensors(self.checkpoint, lambda _, tensor: tensor.to("cpu", copy=True))
+        epochs = [dict(epoch) for epoch in self.curve.epochs]
+        return TrainingState(checkpoint, replace(self.curve, epochs=epochs, interrupted=False))
+
+
+class StateIO(CheckpointIO):
+    """Gives Lightning the state to resume from, and hands on those that it saves.
+
+    Args:
+        curve: that of the training.
+        start: the state to resume from, if any.
+        save: called in the first process, with tensors that the next step changes.
+    """
+
+    def __init__(
+        self,
+        curve: Curve,
+        start: TrainingState | None,
+        save: Callable[[TrainingState], None] | None,
+    ) -> None:
+        self._curve = curve
+        self._start = start
+        self._save = save
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: object, storage_options: object = None
+    ) -> None:
+        """Hand on a state."""
+        if self._save is not None:
+            self._save(TrainingState(checkpoint, self._curve))
+
+    def load_checkpoint(self, path: object, *_: object, **__: object) -> dict[str, Any]:
+        """Return the state to resume from."""
+        return {} if self._start is None else dict(self._start.checkpoint)
+
+    def remove_checkpoint(self, path: object) -> None:
+        """Do nothing: a new state replaces the one before."""
+
+
+class SaveState(pl.Callback):
+    """Saves the state of the training from time to time, after each epoch, and at a SIGTERM.
+
+    Lightning's ModelCheckpoint also saves between the last step of an epoch and its validation,
+    which a training that resumes there would leave out, and at every exception.
+
+    Args:
+        recorder: the recorder of the epochs; it precedes this callback.
+        interval: seconds from one state to the next within an epoch.
+    """
+
+    def __init__(self, recorder: EpochRecorder, interval: float) -> None:
+        self._recorder = recorder
+        self._interval = interval
+        self._last = time.monotonic()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
+        """Save the state if it is due and the epoch is not over."""
+        due = time.monotonic() - self._last >= self._interval
+        if not trainer.is_last_batch and processes.broadcast_from_rank0(due):
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
+        """Save the state."""
+        self._save(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, _: object, exception: BaseException) -> None:
+        """Save the state at a SIGTERM, which Lightning handles between two steps.
+
+        Several processes may handle it at different steps, and would wait for each other.
+        """
+        if isinstance(exception, SIGTERMException) and processes.count() == 1:
+            self._save(trainer)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        self._recorder.check_finite()
+        trainer.save_checkpoint("state")
+        self._last = time.monotonic()
+
+
+class CheckpointError(InputError):
+    """A checkpoint cannot be written or read, or belongs to another run.
+
+    It may hold hours of training, so that no command deletes or ignores it.
+    """
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run between two steps of its training, or of its refit."""
+
+    run_id: str
+    """Id of the MLflow run."""
+    seconds: float
+    """Seconds of the run so far, without what interruptions lost."""
+    state: TrainingState
+    """State of the training that is under way."""
+    chosen: Curve | None = None
+    """Curve of the first training if the refit is under way, else None."""
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """The checkpoint file of a run."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    """All that decides the result of the run, by dotted name; values are JSON."""
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint atomically; it holds its own SHA-256.
+
+        Raises:
+            CheckpointError: the file cannot be written.
+        """
+        chosen, tensors = checkpoint.chosen, dict[str, Tensor]()
+
+        def name_of(name: str, tensor: Tensor) -> dict[str, str]:
+            tensors[name] = tensor.detach().contiguous()
+            return {_TENSOR: name}
+
+        tree = {
+            "run_id": checkpoint.run_id,
+            "seconds": checkpoint.seconds,
+            "state": checkpoint.state.checkpoint,
+            "curve": checkpoint.state.curve.plain(),
+            "chosen": None if chosen is None else chosen.plain(),
+        }
+        header = json.dumps({"facts": self.facts, **_with_tensors(tree, name_of)})
+        try:
+            with new_file(self.path) as part:
+                save_file(tensors, part, metadata={_HEADER: header, _SEAL: BLANK})
+                seal(part)
+        except InputError as error:
+            raise CheckpointError(str(error)) from error
+
+    def read(self) -> Checkpoint | None:
+        """Return the checkpoint of an interrupted run, or None if there is none.
+
+        Raises:
+            CheckpointError: the file cannot be read, or belongs to a run with other facts.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            if not check_seal(self.path):
+                raise KeyError("it has no checksum")
+            with safe_open(self.path, framework="pt") as file:
+                header = json.loads((file.metadata() or {})[_HEADER])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError, KeyError, DamagedError) as error:
+            raise CheckpointError(
+                f"{self.path}: cannot be read as a checkpoint: delete it to start over ({error})"
+            ) from error
+        saved, current = header["facts"], json.loads(json.dumps(self.facts))
+        for name in sorted(saved.keys() | current.keys()):
+            if saved.get(name) != current.get(name):
+                raise CheckpointError(
+                    f"{self.path}: belongs to an interrupted run with {name}={saved.get(name)}, "
+                    f"not {current.get(name)}: resume that run, or delete the file to start over"
+                )
+        tree = _restored(header, tensors)
+        state = TrainingState(tree["state"], Curve.parse(tree["curve"]))
+        chosen = None if tree["chosen"] is None else Curve.parse(tree["chosen"])
+        return Checkpoint(tree["run_id"], tree["seconds"], state, chosen)
+
+    def remove(self) -> None:
+        """Delete the checkpoint of a complete run."""
+        self.path.unlink(missing_ok=True)
+
+
+def _with_tensors(tree: Any, change: Callable[[str, Tensor], Any], name: str = "") -> Any:
+    """Return nested dictionaries and lists with a change to each tensor, named by its path.
+
+    >>> _with_tensors({"a": [torch.ones(2), 3]}, lambda name, tensor: (name, len(tensor)))
+    {'a': [('a/0', 2), 3]}
+    """
+    prefix = f"{name}/" if name else ""
+    if isinstance(tree, Tensor):
+        return change(name, tree)
+    if isinstance(tree, Mapping):
+        return {key: _with_tensors(value, change, f"{prefix}{key}") for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_with_tensors(value, change, f"{prefix}{at}") for at, value in enumerate(tree)]
+    return tree
+
+
+def _restored(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return what was written; JSON has made texts of the numbers of an optimiser's parameters."""
+    if isinstance(tree, list):
+        return [_restored(value, tensors) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if _TENSOR in tree:
+        return tensors[tree[_TENSOR]]
+    return {
+        int(key) if key.isdecimal() else key: _restored(value, tensors)
+        for key, value in tree.items()
+    }
