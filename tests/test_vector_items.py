@@ -27,14 +27,12 @@ def directions(rng: np.random.Generator) -> np.ndarray:
     return centres[CATEGORY] + 0.3 * rng.normal(size=(ITEMS, 16))
 
 
-def share_of_own_category(
-    vectors: np.ndarray, *, item_ids: bool = True, tuned: bool = False
-) -> float:
+def share_of_own_category(vectors: np.ndarray, *, item_ids: bool = True) -> float:
     """Train on users who buy in one category; return its share of their five best new items."""
     rng = np.random.default_rng(1)
     liked = rng.integers(CATEGORIES, size=USERS)
     bought = [rng.choice(np.flatnonzero((c == CATEGORY) & ~NEW), LENGTH) + 1 for c in liked]
-    feature = {"kind": "vector", "column": "text", "tuned": tuned}
+    feature = {"kind": "vector", "column": "text"}
     model: dict[str, Any] = {
         "embedding_dim": 16,
         "num_blocks": 1,
@@ -64,5 +62,4 @@ def test_vectors_tell_what_ids_cannot() -> None:
     vectors = directions(rng)
     assert share_of_own_category(vectors) > 0.9
     assert share_of_own_category(vectors, item_ids=False) > 0.9
-    assert share_of_own_category(vectors, tuned=True) > 0.9
     assert share_of_own_category(rng.permutation(vectors)) < 0.5

@@ -59,9 +59,6 @@ class VectorFeature(_Column):
     """
 
     kind: Literal["vector"]
-    tuned: bool = False
-    """Whether training changes the vectors of the items that it meets. If not, it learns only the
-    projection, and vectors of new items are read as those of known ones."""
 
 
 def _feature_kind(feature: object) -> object:
@@ -204,13 +201,21 @@ class _ModelSection(Section):
         return self.kind
 
 
-class TransformerConfig(_ModelSection):
+class _AttentionConfig(_ModelSection):
+    num_heads: int = Field(2, ge=1, le=1_024)
+    """Number of attention heads of each block; must divide embedding_dim."""
+
+    @field_validator("num_heads")
+    @classmethod
+    def _divides(cls, num_heads: int, info: ValidationInfo) -> int:
+        if (dim := info.data.get("embedding_dim", num_heads)) % num_heads:
+            raise ValueError(f"must divide embedding_dim, {dim}")
+        return num_heads
+
+
+class TransformerConfig(_AttentionConfig):
     """Settings of every Transformer."""
 
-    wide_heads: bool = False
-    """Whether every attention head has the full embedding_dim instead of its share."""
-    num_heads: int = Field(2, ge=1, le=1_024)
-    """Number of attention heads of each block; must divide embedding_dim unless heads are wide."""
     feed_forward_dim: int = Field(256, ge=1, le=MAX_WIDTH)
     """Width of the hidden layer of a feed-forward network."""
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
@@ -225,19 +230,10 @@ class TransformerConfig(_ModelSection):
     encoder counts from the end of the sequence); rotary makes attention depend on distances, which
     is better for long histories."""
 
-    @field_validator("num_heads")
-    @classmethod
-    def _divides(cls, num_heads: int, info: ValidationInfo) -> int:
-        dim = info.data.get("embedding_dim", num_heads)
-        if dim % num_heads and not info.data.get("wide_heads"):
-            raise ValueError(f"must divide embedding_dim, {dim}, unless wide_heads is true")
-        return num_heads
-
     @field_validator("positions")
     @classmethod
     def _has_even_width(cls, positions: str, info: ValidationInfo) -> str:
-        dim, heads = info.data.get("embedding_dim", 2), info.data.get("num_heads", 1)
-        width = dim if info.data.get("wide_heads") else dim // heads
+        width = info.data.get("embedding_dim", 2) // info.data.get("num_heads", 1)
         if positions == "rotary" and width % 2:
             raise ValueError(f"rotary rotates pairs of features, but heads have {width}")
         return positions
@@ -271,30 +267,18 @@ class MaskedItemConfig(TransformerConfig):
     """Share of the items that training masks, redrawn in every epoch; at least one per sequence."""
 
 
-class HSTUConfig(FeatureReaderConfig, _ModelSection):
+class HSTUConfig(FeatureReaderConfig, _AttentionConfig):
     """HSTU blocks (`HSTUBlock`) and a head that predict the next item."""
 
     kind: Literal["hstu"]
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
-    num_heads: int = Field(2, ge=1, le=1_024)
-    """Number of attention heads of each block; must divide embedding_dim."""
-    positions: Literal["learned", "sinusoidal", "none"] = "learned"
-    """Position vectors added to the item embeddings; the blocks also have a bias for distances."""
     times: Literal["none", "past", "request"] = "none"
     """Time features of past items. past: the time from each item to the newest one. request: the
     time from each item to the request, which in training is the time of the next interaction;
     requires ``evaluation.request_time: known``."""
     head: Head = DotProduct()
     """The head that scores candidates."""
-
-    @field_validator("num_heads")
-    @classmethod
-    def _divides(cls, num_heads: int, info: ValidationInfo) -> int:
-        dim = info.data.get("embedding_dim", num_heads)
-        if dim % num_heads:
-            raise ValueError(f"must divide embedding_dim, {dim}")
-        return num_heads
 
 
 class SequenceToSequenceConfig(TransformerConfig):

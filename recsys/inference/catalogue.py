@@ -128,7 +128,7 @@ class Catalogue:
                 trained if _has_item_ids(config) else torch.zeros_like(trained),
                 encoders.items.num_categories,
                 dim,
-                self._vector_embeddings(config, trained),
+                self._vector_embeddings(config),
             )
         if _has_item_ids(config):
             return build_model(config, self.num_items, features, inputs)
@@ -137,14 +137,9 @@ class Catalogue:
             features.draw_weights()
         return model
 
-    def _vector_embeddings(self, config: ModelConfig, trained: Tensor) -> list[VectorEmbeddings]:
+    def _vector_embeddings(self, config: ModelConfig) -> list[VectorEmbeddings]:
         return [
-            VectorEmbeddings(
-                self.vectors[feature.column],
-                trained,
-                self.num_items if feature.tuned else None,
-                config.embedding_dim,
-            )
+            VectorEmbeddings(self.vectors[feature.column], config.embedding_dim)
             for feature in features_of(config, "item")
             if isinstance(feature, VectorFeature)
         ]

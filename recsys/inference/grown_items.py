@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
-from recsys.model.item_embeddings import ItemEmbeddings, VectorEmbeddings
+from recsys.model.item_embeddings import ItemEmbeddings
 from recsys.model.protocols import Model
 
 _NOISE = 0.01
@@ -75,12 +75,11 @@ def item_tables(model: Model) -> set[str]:
 
     The table of item embeddings has only that of PAD where items have features alone.
     """
-    tables = set()
-    for part in model.modules():
-        if isinstance(part, ItemEmbeddings) and part.num_embeddings > 1:
-            tables.add(id(part.weight))
-        elif isinstance(part, VectorEmbeddings) and part.changes is not None:
-            tables.add(id(part.changes.weight))
+    tables = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, ItemEmbeddings) and module.num_embeddings > 1
+    }
     return {name for name, weight in model.named_parameters() if id(weight) in tables}
 
 

@@ -132,7 +132,6 @@ class BlockSettings:
     norm: type[PreNorm | PostNorm] = PreNorm
     activation: type[nn.Module] = nn.GELU
     """The function between the two maps of the feed-forward network; `SwiGLU` replaces them all."""
-    wide_heads: bool = False
     rotary: RotaryPositions | None = None
     """Rotates the queries and keys of self-attention; shared, since it learns nothing."""
     filtered: bool = False
@@ -140,8 +139,7 @@ class BlockSettings:
 
     def attention(self) -> MultiHeadAttention:
         """A new attention layer."""
-        dim, wide = self.embedding_dim, self.wide_heads
-        return MultiHeadAttention(dim, self.num_heads, wide=wide, rotary=self.rotary)
+        return MultiHeadAttention(self.embedding_dim, self.num_heads, rotary=self.rotary)
 
     def feed_forward(self) -> nn.Module:
         """A new network that is applied at each position."""

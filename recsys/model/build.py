@@ -111,7 +111,6 @@ def build_model(
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
     dim = config.embedding_dim
-    width = dim if config.wide_heads else dim // config.num_heads
     norms: dict[str, type[PreNorm | PostNorm]]
     norms = {"pre": PreNorm, "post": PostNorm, "gated": Gated}
     activations = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": SwiGLU}
@@ -122,8 +121,9 @@ def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
         config.dropout,
         norm=norms[config.norm],
         activation=activations[config.activation],
-        wide_heads=config.wide_heads,
-        rotary=RotaryPositions(longest, width) if config.positions == "rotary" else None,
+        rotary=RotaryPositions(longest, dim // config.num_heads)
+        if config.positions == "rotary"
+        else None,
         filtered=isinstance(config, NextItemConfig) and config.filter,
     )
 
@@ -150,8 +150,7 @@ def _hstu_encoder(config: HSTUConfig) -> HSTUEncoder:
         HSTUBlock(dim, config.num_heads, longest, dropout, timed=timed)
         for _ in range(config.num_blocks)
     ]
-    positions = _positions(config.positions, longest, dim)
-    return HSTUEncoder(positions, blocks, dim, dropout, config.times)
+    return HSTUEncoder(LearnedPositions(longest, dim), blocks, dim, dropout, config.times)
 
 
 def _head(config: NextItemConfig | HSTUConfig) -> Head:

@@ -11,43 +11,24 @@ from recsys.model.feature_embeddings import FeatureEmbeddings, FeatureValues
 
 
 class VectorEmbeddings(nn.Module):
-    """(v_i + Δ_i) P for items 1 to I: vectors from elsewhere, projected.
-
-    The vectors v_i are fixed. Tuned vectors add a change Δ_i, which starts at zero and which weight
-    decay draws back to it, so that an item without training keeps its vector.
+    """v_i P for items 1 to I: vectors from elsewhere, which are fixed, projected.
 
     Args:
         vectors: v [I + 1, K], of any float type; row 0 (PAD), and that of an item without a vector,
             are zero.
-        rows: the row of each item in the table of changes [I + 1]; 0 for an item that is not
-            trained.
-        num_changes: the number of rows of that table, without the first, which stays zero; None if
-            the vectors are not tuned.
         embedding_dim: D.
     """
 
     vectors: Tensor
-    rows: Tensor
 
-    def __init__(
-        self, vectors: Tensor, rows: Tensor, num_changes: int | None, embedding_dim: int
-    ) -> None:
+    def __init__(self, vectors: Tensor, embedding_dim: int) -> None:
         super().__init__()
-        width = vectors.shape[1]
         self.register_buffer("vectors", vectors, persistent=False)  # bundles save them in half size
-        self.register_buffer("rows", rows, persistent=False)
-        self.weight = nn.Parameter(torch.zeros(width, embedding_dim))
-        self.changes: nn.Embedding | None = None
-        if num_changes is not None:
-            zeros = torch.zeros(num_changes + 1, width)
-            self.changes = nn.Embedding.from_pretrained(zeros, freeze=False, padding_idx=0)
+        self.weight = nn.Parameter(torch.zeros(vectors.shape[1], embedding_dim))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The projected vectors [..., D] of item tokens [...]."""
-        vectors = self.vectors[tokens].to(self.weight.dtype)
-        if self.changes is not None:
-            vectors = vectors + self.changes(self.rows[tokens])
-        return vectors @ self.weight
+        return self.vectors[tokens].to(self.weight.dtype) @ self.weight
 
 
 class ItemFeatureEmbeddings(FeatureEmbeddings):
@@ -95,9 +76,8 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
 
         If both were zero, no item would differ from another, and nothing could be learned of them.
         """
-        for name, weight in self.named_parameters():
-            if not name.endswith("changes.weight"):
-                nn.init.normal_(weight, std=0.02)
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=0.02)
         with torch.no_grad():
             self.category_weight[0] = 0
 

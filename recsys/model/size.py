@@ -22,7 +22,7 @@ from recsys.config import (
 def count_weights(config: ModelConfig, num_items: int, vector_dims: Mapping[str, int]) -> int:
     """Count the matrices of a model: nearly all of its weights, without biases and norms.
 
-    Of the features, only vectors count: their projection, and their changes if they are tuned.
+    Of the features, only the projections of vectors count.
 
     Args:
         config: the configuration of the model.
@@ -34,19 +34,17 @@ def count_weights(config: ModelConfig, num_items: int, vector_dims: Mapping[str,
     dim = config.embedding_dim
     items = (num_items + 1) * dim
     if isinstance(config, FeatureReaderConfig):
-        items = (items if config.item_ids else dim) + _vectors(config, num_items, vector_dims)
+        items = (items if config.item_ids else dim) + _vectors(config, vector_dims)
     if isinstance(config, FactorisationMachineConfig):
         return 3 * items  # as a candidate, as the last item, and as one of all
-    positions = 0 if config.positions in ("rotary", "none") else config.max_sequence_length * dim
+    learned = isinstance(config, HSTUConfig) or config.positions not in ("rotary", "none")
+    positions = config.max_sequence_length * dim if learned else 0
     return items + positions + _blocks(config) + _head(config)
 
 
-def _vectors(
-    config: NextItemConfig | HSTUConfig, num_items: int, vector_dims: Mapping[str, int]
-) -> int:
+def _vectors(config: NextItemConfig | HSTUConfig, vector_dims: Mapping[str, int]) -> int:
     return sum(
-        vector_dims[feature.column]
-        * (config.embedding_dim + (num_items + 1 if feature.tuned else 0))
+        vector_dims[feature.column] * config.embedding_dim
         for feature in config.item_features
         if isinstance(feature, VectorFeature)
     )
@@ -66,7 +64,7 @@ def _blocks(
 
 
 def _attention(config: TransformerConfig) -> int:
-    return 4 * config.embedding_dim**2 * (config.num_heads if config.wide_heads else 1)
+    return 4 * config.embedding_dim**2
 
 
 def _feed_forward(config: TransformerConfig) -> int:

@@ -35,7 +35,6 @@ VECTOR = {"kind": "vector", "column": "text"}
 MODELS: dict[str, dict[str, Any]] = {
     "ids only": {},
     "ids and vectors": {"item_features": [VECTOR]},
-    "ids and tuned vectors": {"item_features": [VECTOR | {"tuned": True}]},
     "vectors only": {"item_features": [VECTOR], "item_ids": False},
 }
 

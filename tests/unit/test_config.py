@@ -99,7 +99,7 @@ def test_overrides_are_yaml_and_reach_nested_fields() -> None:
         ("training.max_epochs=0", "training.max_epochs"),
         (
             "model.num_heads=3",
-            "model.num_heads: must divide embedding_dim, 64, unless wide_heads is true, not 3",
+            "model.num_heads: must divide embedding_dim, 64, not 3",
         ),
         ("model.head.half_life=[0, 5]", "half_life.0: input should be greater than 0"),
         ("name=../elsewhere", "name: string should match pattern"),

@@ -163,7 +163,7 @@ def test_models_are_counted_before_they_are_built(
     "model",
     [
         {},
-        {"positions": "rotary", "wide_heads": True, "num_heads": 4},
+        {"positions": "rotary", "num_heads": 4},
         {"positions": "sinusoidal", "norm": "gated", "activation": "swiglu"},
         {"positions": "none", "norm": "post"},
         {"kind": "hstu", "times": "past"},

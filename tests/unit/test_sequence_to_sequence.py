@@ -25,7 +25,6 @@ variants = st.fixed_dictionaries(
         "norm": st.sampled_from(["pre", "post"]),
         "activation": st.sampled_from(["gelu", "relu"]),
         "positions": st.sampled_from(["learned", "sinusoidal"]),
-        "wide_heads": st.booleans(),
         "num_encoder_blocks": st.integers(0, 2),
         "num_decoder_blocks": st.integers(1, 2),
     }
@@ -189,11 +188,10 @@ def test_padding_stays_zero_in_training() -> None:
     assert not fresh_model().items.weight[0].any()
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_weights_are_initialised_by_xaviers_rule(wide: bool) -> None:
+def test_weights_are_initialised_by_xaviers_rule() -> None:
     """Uniform in ±√(6 / (inputs + outputs)), for every matrix of the stacks."""
     torch.manual_seed(0)
-    model = fresh_model(embedding_dim=48, feed_forward_dim=96, wide_heads=wide)
+    model = fresh_model(embedding_dim=48, feed_forward_dim=96)
     matrices = {
         name: weight
         for name, weight in model.named_parameters()

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from recsys.config import Experiment, SampledSoftmax, TrainingConfig, parse_experiment
+from recsys.config import Experiment, parse_experiment
 from recsys.data.features.encoders import Encoders, FeatureEncoder, features_of
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
@@ -25,15 +25,12 @@ from recsys.export.runtime import OnnxScorer
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.model.item_embeddings import VectorEmbeddings
-from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import Model
 from recsys.model.size import count_weights
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.embeddings import item_embeddings
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import train
-from recsys.training.objective import CatalogueObjective, build_objective
-from recsys.training.sparse_gradients import use_sparse_gradients
 
 IDS = ["boots", "gloves", "hat", "jacket", "socks"]
 ITEMS = pl.DataFrame(
@@ -56,8 +53,8 @@ def dataset(tiny_log: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) ->
     return prepare(tiny_log, out=tmp_path_factory.mktemp("data") / "vectors", items=ITEMS)
 
 
-def experiment_of(*, tuned: bool = False, **model: Any) -> Experiment:
-    feature = {"kind": "vector", "column": "text", "tuned": tuned}
+def experiment_of(**model: Any) -> Experiment:
+    feature = {"kind": "vector", "column": "text"}
     tree: dict[str, Any] = {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 16}
     tree["max_sequence_length"] = 3
     tree |= {"head": {"kind": "dot_product"}, "item_features": [feature], **model}
@@ -74,7 +71,7 @@ def drawn_model(experiment: Experiment, dataset: PreparedDataset) -> tuple[Model
     with torch.no_grad():
         for name, weight in model.named_parameters():
             nn.init.normal_(weight, std=0.5)
-            if name.endswith(("changes.weight", "items.weight", "category_weight")):
+            if name.endswith(("items.weight", "category_weight")):
                 weight[0] = 0
     return model, catalogue.encoders
 
@@ -111,42 +108,6 @@ def test_projected_vectors_are_added(dataset: PreparedDataset, item_ids: bool) -
     assert model.num_items == 5
 
 
-def test_tuned_vectors_add_changes_of_trained_items(dataset: PreparedDataset) -> None:
-    model, _ = drawn_model(experiment_of(tuned=True, item_ids=False), dataset)
-    found = vectors_of(model)
-    assert found.changes is not None
-    changes = found.changes.weight.detach().clone()
-    changes[2] = 0
-    assert torch.allclose(model.items.table(), (V + changes) @ found.weight, atol=1e-3)
-
-
-@pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
-@pytest.mark.parametrize("item_ids", [True, False])
-def test_changes_of_trained_items_have_gradients(
-    dataset: PreparedDataset, loss: str, item_ids: bool
-) -> None:
-    """Those of gloves and of PAD have none, and with sampled losses all of them are sparse."""
-    model, _ = drawn_model(experiment_of(tuned=True, item_ids=item_ids), dataset)
-    objective: nn.Module = CatalogueObjective()
-    if loss == "sampled_softmax":
-        settings = SampledSoftmax(kind="sampled_softmax", num_negatives=64)
-        objective = build_objective(TrainingConfig(loss=settings), torch.from_numpy(INTERACTIONS))
-        use_sparse_gradients(model)
-    targets = torch.tensor([[4, 5]])
-    inputs = ModelInputs(torch.tensor([[1, 2]]), torch.tensor([2]))
-    history, _ = model.teacher_forced(inputs, targets)
-    objective(model, history, targets, None).backward()
-    found = vectors_of(model)
-    assert found.changes is not None
-    gradient = found.changes.weight.grad
-    assert gradient is not None
-    assert gradient.is_sparse == (loss == "sampled_softmax")
-    moved = (gradient.to_dense() != 0).any(dim=1).tolist()
-    assert moved == [False, True, False, True, True, True]
-    assert found.weight.grad is not None
-    assert (found.weight.grad != 0).any(dim=1).all()
-
-
 def trained(experiment: Experiment, dataset: PreparedDataset) -> Model:
     catalogue = Catalogue.of(experiment.model, dataset)
     return train(experiment, catalogue, dataset.histories("test"), None, 2, lambda *_: None)[0]
@@ -154,24 +115,16 @@ def trained(experiment: Experiment, dataset: PreparedDataset) -> Model:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("item_ids", [True, False])
-def test_training_changes_tuned_vectors_only(dataset: PreparedDataset, item_ids: bool) -> None:
-    frozen = trained(experiment_of(item_ids=item_ids), dataset)
-    tuned = trained(experiment_of(item_ids=item_ids, tuned=True), dataset)
-    for model in (frozen, tuned):
-        assert torch.allclose(vectors_of(model).vectors.float(), V, atol=1e-3)
-        assert vectors_of(model).weight.detach().any(dim=1).all()
-    assert not any("changes" in name for name in frozen.state_dict())
-    changes = vectors_of(tuned).changes
-    assert changes is not None
-    assert changes.weight.detach()[1:].any(dim=1).all()
-    assert not changes.weight[0].any()
+def test_training_learns_the_projection_only(dataset: PreparedDataset, item_ids: bool) -> None:
+    model = trained(experiment_of(item_ids=item_ids), dataset)
+    assert torch.allclose(vectors_of(model).vectors.float(), V, atol=1e-3)
+    assert vectors_of(model).weight.detach().any(dim=1).all()
 
 
 @pytest.mark.parametrize("item_ids", [True, False])
-@pytest.mark.parametrize("tuned", [True, False])
-def test_the_weights_are_counted_before_a_model_is_built(tuned: bool, item_ids: bool) -> None:
+def test_the_weights_are_counted_before_a_model_is_built(item_ids: bool) -> None:
     wide = pl.DataFrame({"item_id": range(500), "text": np.random.default_rng(0).random((500, 90))})
-    experiment = experiment_of(tuned=tuned, item_ids=item_ids)
+    experiment = experiment_of(item_ids=item_ids)
     encoder = FeatureEncoder.fit("item", features_of(experiment.model, "item"), wide)
     catalogue = Catalogue.read(500, Encoders(encoder), wide)
     model = catalogue.new_model(experiment.model, np.ones(501, np.int64))
@@ -242,13 +195,12 @@ def reseal(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("tuned", [True, False])
 @pytest.mark.parametrize("item_ids", [True, False])
 def test_new_items_are_scored_by_their_vectors(
-    dataset: PreparedDataset, tmp_path: Path, tuned: bool, item_ids: bool
+    dataset: PreparedDataset, tmp_path: Path, item_ids: bool
 ) -> None:
     """Shoes point where boots do, without what training knows of boots; a coin has no vector."""
-    experiment = experiment_of(tuned=tuned, item_ids=item_ids)
+    experiment = experiment_of(item_ids=item_ids)
     recommender = Recommender(write(tmp_path / "b", experiment, dataset))
     extended = recommender.with_new_items(NEW.head(1)).with_new_items(NEW.tail(2))
     assert len(extended.bundle.vectors["text"]) == 9
@@ -285,7 +237,7 @@ def test_new_items_that_are_refused(bundle: ModelBundle, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_an_export_has_the_projected_vectors(dataset: PreparedDataset, tmp_path: Path) -> None:
-    experiment = experiment_of(tuned=True, item_ids=False)
+    experiment = experiment_of(item_ids=False)
     bundle = write(tmp_path / "b", experiment, dataset)
     export_onnx(bundle, tmp_path / "onnx")
     histories = Histories.from_lists([[1, 3], [5]])
