@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from recsys.data.appending import append
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
-    from recsys.experiments.registration import register
+    from recsys.experiments.results import register
     from recsys.loading import extend, load
     from recsys.model.generation import Beam, Greedy, Sampling
     from recsys.serving.recommender import Recommender
@@ -65,7 +65,7 @@ _HOMES = {
     "load": "recsys.loading:load",
     "load_experiment": "recsys.config:load_experiment",
     "prepare": "recsys.data.prepared:prepare",
-    "register": "recsys.experiments.registration:register",
+    "register": "recsys.experiments.results:register",
     "train": "recsys.api:train",
 }
 """Where each public name is defined, as module:attribute."""

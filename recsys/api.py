@@ -17,7 +17,7 @@ from recsys.data.tables import TableSource, empty_like
 from recsys.errors import InputError
 from recsys.experiments import fit as training
 from recsys.experiments.results import Run
-from recsys.experiments.start import continue_bundle
+from recsys.experiments.trainings import continue_bundle
 from recsys.loading import bundle_folder
 from recsys.log_view import shown_log
 from recsys.reports import comparison

@@ -16,7 +16,7 @@ from rich.table import Table
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.experiments.baseline import baselines_of, fit_baselines
+from recsys.experiments.baselines import baselines_of, fit_baselines
 from recsys.experiments.fit import fit
 from recsys.reports.comparison import compare
 from recsys.reports.tables import comparison_table

@@ -40,7 +40,7 @@ from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.data.splits import fold_configs
 from recsys.evaluation.tables import RankTable, TopKTable
 from recsys.experiments.backtest import MODEL, backtest
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.experiments.suite import run_suite

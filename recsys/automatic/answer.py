@@ -15,7 +15,7 @@ from recsys.config import Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.tables import RankTable, evaluate
-from recsys.experiments.final_scorer import FinalScorer
+from recsys.experiments.fit import FinalScorer
 from recsys.experiments.results import Run
 from recsys.folders.digests import file_sha256
 from recsys.folders.manifest import MANIFEST

@@ -17,7 +17,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.count_weights import choose_count_ensemble
-from recsys.experiments.members import mean_of
+from recsys.experiments.trainings import mean_of
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.trained_scorer import model_scorer
 from recsys.training.refit import Fitted

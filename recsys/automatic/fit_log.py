@@ -29,8 +29,7 @@ from recsys.data.source_files import source_name
 from recsys.data.sources import find_named_dataset
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
-from recsys.experiments.phases import Phases
-from recsys.experiments.results import check_out
+from recsys.experiments.results import Phases, check_out
 from recsys.folders.locks import sole_use
 from recsys.progress import shown, stage
 from recsys.reports.run_page import Choice

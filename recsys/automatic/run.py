@@ -22,7 +22,7 @@ from recsys.config import Experiment, dump_experiment
 from recsys.data.audit import audit, warnings_in
 from recsys.data.features.encoders import Encoders
 from recsys.data.prepared import PreparedDataset
-from recsys.experiments.phases import Phases
+from recsys.experiments.results import Phases
 from recsys.folders.atomic import new_file
 from recsys.reports.run_page import Choice
 from recsys.tracking import artifacts

@@ -28,11 +28,9 @@ from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
-from recsys.experiments.final_scorer import CALIBRATING, FinalScorer
-from recsys.experiments.fit import evaluate_and_write
-from recsys.experiments.phases import Phases
-from recsys.experiments.results import Run
+from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
+from recsys.experiments.fit import CALIBRATING, FinalScorer, evaluate_and_write
+from recsys.experiments.results import Phases, Run
 from recsys.interrupts import first_waits
 from recsys.tracking.runs import nest_run
 from recsys.tracking.tracker import track

@@ -13,7 +13,7 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
-from recsys.experiments.baseline import Tuned, baselines_of
+from recsys.experiments.baselines import Tuned, baselines_of
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,8 +18,6 @@ from recsys.errors import InputError
 from recsys.progress import stage
 
 if TYPE_CHECKING:
-    from recsys.serving.inputs import UserHistories
-    from recsys.serving.large_answers import LargeAnswer
     from recsys.serving.recommender import Recommender
 
 logger = logging.getLogger(__name__)
@@ -54,6 +52,10 @@ Probabilities = Annotated[
         help="Add the calibrated probability of each item.",
     ),
 ]
+Seen = Annotated[
+    Literal["filter", "allow"] | None,
+    Option(help="Whether items of the history are left out. Default: as in training."),
+]
 Users = Annotated[list[str] | None, Option("--user", help="A user of --data; repeatable.")]
 
 
@@ -73,50 +75,6 @@ def show_answer(
             "scores of source popularity are counts of interactions, for users without a history: "
             "do not compare them with scores of the model"
         )
-
-
-def write_answer(
-    recommender: Recommender,
-    out: Path,
-    as_json: bool,
-    write: Callable[[LargeAnswer], int],
-    *,
-    request: Mapping[str, Any],
-    histories: Path | None,
-    users: Sequence[Any] | None,
-) -> None:
-    """Write an answer of any size to a file, and show the number of its rows.
-
-    Args:
-        recommender: the bundle, and the dataset of the users.
-        out: the file.
-        as_json: whether the number of rows is printed as JSON.
-        write: writes the answer, and returns the number of rows.
-        request: the options that the answer depends on.
-        histories: a log, or None.
-        users: ids of users of the dataset, or None.
-
-    Raises:
-        InputError: neither histories nor a dataset are given; or see `LargeAnswer`.
-    """
-    from recsys.serving.answer_parts import file_facts
-    from recsys.serving.large_answers import LargeAnswer
-
-    dataset, bundle = recommender.dataset, recommender.bundle
-    if histories is None and dataset is None:
-        recommender.read_histories()  # raises
-    if histories is not None and users is not None:
-        recommender.read_histories(histories, users)  # raises
-    files = [value for value in (histories, *request.values()) if isinstance(value, Path)]
-    facts: dict[str, Any] = {
-        **request,
-        "bundle": {**bundle.manifest.files, "temperature": bundle.manifest.temperature},
-        "files": [file_facts(file) for file in files],
-        "dataset": None if dataset is None or histories is not None else dataset.fingerprint,
-        "users": users,
-    }
-    rows = write(LargeAnswer(recommender, out, facts, histories, users))
-    show_rows([{"file": str(out), "rows": rows}], as_json)
 
 
 def request_time(at: str | None) -> str | int | None:
@@ -149,6 +107,7 @@ def recommend_items(
         int | None,
         Option("-k", help="Items per user; default: 10, or all if there are fewer."),
     ] = None,
+    seen: Seen = None,
     where: Annotated[
         str | None,
         Option(
@@ -194,8 +153,8 @@ def recommend_items(
 ) -> None:
     """Recommend the k best items for each history, or for users of a prepared dataset.
 
-    With --data and neither --user nor histories, all users of the dataset are answered. With --out
-    histories may be larger than the memory, and an interrupted run resumes when it is repeated.
+    With --data and neither --user nor histories, all users of the dataset are answered; with --out
+    some thousands at a time, so that a dataset may be larger than the memory.
     """
     recommender, users = open_recommender(bundle, data, user)
     recommender.bundle.use_gpu()
@@ -204,8 +163,9 @@ def recommend_items(
     if index is not None:
         recommender = recommender.with_index(index)
     k = recommender.bundle.usual_k if k is None else k
-    rules = {
+    rules: dict[str, Any] = {
         "k": k,
+        "seen": seen,
         "where": where,
         "allow": allow,
         "deny": deny,
@@ -217,20 +177,14 @@ def recommend_items(
     }
     if out is None:
         with stage("recommending"):
-            answer = recommender.recommend(histories, users=users, **rules)  # type: ignore[arg-type]
+            answer = recommender.recommend(histories, users=users, **rules)
         show_answer(answer, recommender, as_json)
         return
-    found_by = None if recommender.index is None else recommender.index.manifest.digest
-    recommend: Any = partial(recommender.recommend, **rules)  # type: ignore[arg-type]
-    write_answer(
-        recommender,
-        out,
-        as_json,
-        lambda large: large.by_user("recommending", recommend, k),
-        request={**rules, "new_items": new_items, "index": found_by},
-        histories=histories,
-        users=users,
-    )
+    from recsys.serving.chunks import write_answers
+
+    answer = partial(recommender.recommend, **rules)
+    rows = write_answers(recommender, histories, users, answer, k, out, "recommending")
+    show_rows([{"file": str(out), "rows": rows}], as_json)
 
 
 def _caps(texts: Sequence[str]) -> dict[str, int]:
@@ -281,11 +235,8 @@ def score_items(
     The column source says which scores are the model's, and which are counts of interactions
     (popularity), for users without a history: the two are on other scales.
 
-    With --data and no --user, the users are those of the candidates. With --out histories and
-    candidates may be larger than the memory, and an interrupted run resumes when it is repeated.
+    With --data and no --user, the users are those of the candidates.
     """
-    from recsys.serving.large_scores import LargeScores
-
     recommender, users = open_recommender(bundle, data, user)
     recommender.bundle.use_gpu()
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
@@ -298,38 +249,16 @@ def score_items(
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
     time = request_time(at)
-    if out is None:
-        with stage("scoring"):
-            answer = recommender.score(
-                histories,
-                candidates,
-                users=users,
-                at=time,
-                strict=strict,
-                probabilities=probabilities,
-            )
-        show_answer(answer, recommender, as_json)
-        return
-
-    def write(large: LargeAnswer) -> int:
-        scores = LargeScores(large, time, strict, probabilities)
-        return scores.of_items(candidates) if item else scores.of_table(candidates)
-
-    write_answer(
-        recommender,
-        out,
-        as_json,
-        write,
-        request={
-            "candidates": candidates,
-            "at": at,
-            "strict": strict,
-            "new_items": new_items,
-            "probabilities": probabilities,
-        },
-        histories=histories,
-        users=users,
-    )
+    with stage("scoring"):
+        answer = recommender.score(
+            histories,
+            candidates,
+            users=users,
+            at=time,
+            strict=strict,
+            probabilities=probabilities,
+        )
+    show_answer(answer, recommender, as_json, out)
 
 
 @command("generate", "Recommend and explain")
@@ -370,10 +299,7 @@ def generate_items(
     repeats: Annotated[
         bool, Option("--repeats", help="Allow an item more than once in a list.")
     ] = False,
-    seen: Annotated[
-        Literal["filter", "allow"] | None,
-        Option(help="Whether to filter items of the history. Default: as in training."),
-    ] = None,
+    seen: Seen = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -458,35 +384,14 @@ def write_embeddings(
     at: At = None,
     as_json: Json = False,
 ) -> None:
-    """Write the embeddings of all items, or of histories if a log of histories is given.
-
-    Histories may be larger than the memory, except for .npy.
-    """
-    from recsys.serving.embeddings import check_format, flat, save_embeddings
+    """Write the embeddings of all items, or of histories if a log of histories is given."""
+    from recsys.serving.embeddings import check_format, save_embeddings
 
     check_format(out)
     recommender, _ = open_recommender(bundle, None, None)
     recommender.bundle.use_gpu()
-    time = request_time(at)
-    if histories is None or out.suffix == ".npy":
-        with stage("embedding"):
-            table = recommender.embeddings("items" if histories is None else histories, at=time)
-        save_embeddings(table, out)
-        show_rows([{"file": str(out), "rows": table.height}], as_json)
-        return
-
-    dim = recommender.bundle.model.items.embedding_dim
-
-    def answer(queries: UserHistories) -> pl.DataFrame:
-        table = recommender.embeddings(queries, at=time)
-        return flat(table) if out.suffix == ".csv" else table
-
-    write_answer(
-        recommender,
-        out,
-        as_json,
-        lambda large: large.by_user("embedding", answer, dim),
-        request={"at": at},
-        histories=histories,
-        users=None,
-    )
+    with stage("embedding"):
+        of = "items" if histories is None else histories
+        table = recommender.embeddings(of, at=request_time(at))
+    save_embeddings(table, out)
+    show_rows([{"file": str(out), "rows": table.height}], as_json)

@@ -218,7 +218,7 @@ def register_model(
 
     Commands that take a bundle then take models:/NAME@ALIAS and models:/NAME/VERSION.
     """
-    from recsys.experiments.registration import register
+    from recsys.experiments.results import register
 
     tracking = TrackingConfig() if uri is None else TrackingConfig(uri=uri)
     found = register(model, name, alias=alias, tracking=tracking)

@@ -138,7 +138,7 @@ def _show(fitted: FittedLog, as_json: bool) -> None:
 def _run_experiment(
     config: str, overrides: list[str], fresh: bool, uri: str | None, as_json: bool
 ) -> None:
-    from recsys.experiments.baseline import baselines_of, fit_baselines
+    from recsys.experiments.baselines import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
     from recsys.reports.comparison import compare
     from recsys.tracking.links import mlflow_link

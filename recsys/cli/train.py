@@ -62,9 +62,9 @@ def train_model(
     and old histories: --set start.epochs=0.25, start.learning_rate=0.3, start.replay=0.5. The run
     is called NAME-2, then NAME-3, unless --set name=... says otherwise.
     """
+    from recsys.experiments.baselines import simplest_baselines
     from recsys.experiments.fit import fit
-    from recsys.experiments.headline import simplest_baselines
-    from recsys.experiments.phases import Phases
+    from recsys.experiments.results import Phases
     from recsys.tracking.links import mlflow_link
     from recsys.training import processes  # torch and mlflow take seconds to load
 
@@ -116,7 +116,7 @@ def _experiment(
         if config is None:
             raise InputError("train: needs an experiment, or --from and the model to start from")
         return read_experiment(config, overrides, uri)
-    from recsys.experiments.start import continue_bundle
+    from recsys.experiments.trainings import continue_bundle
     from recsys.loading import bundle_folder
 
     if data is None:

@@ -16,7 +16,8 @@ from recsys.config import Columns, Section
 from recsys.errors import InputError
 from recsys.folders.manifest import MANIFEST, FolderManifest
 
-_DTYPES = {"items": np.int32, "timestamps": np.int64, "offsets": np.int64, "cuts": np.int32}
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+_DTYPES = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
 _BLOCK = 1 << 22
 """Entries that are checked at a time, so that a memory-mapped array is not held as a whole."""
 
@@ -122,30 +123,16 @@ def open_arrays(
     needed = {*(f"{name}.npy" for name in _DTYPES), "users.parquet", "items.parquet"}
     if missing := needed - set(listed):
         raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
-    arrays = {name: _read_array(path / f"{name}.npy") for name in _DTYPES}
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in _DTYPES:
+        try:
+            arrays[name] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{path / name}.npy: cannot be read as an array: {error}") from error
     users = read_own_table(path / "users.parquet", ["user_id"])
     items = read_own_table(path / "items.parquet", ["item_id"])
-    _check_structure(path, arrays, users, items)
+    _check_structure(path, arrays, len(users), len(items))
     return arrays, users, items
-
-
-def _read_array(path: Path) -> NDArray[Any]:
-    """Map an array of a prepared dataset.
-
-    Raises:
-        InputError: it cannot be read, or has another type or number of dimensions.
-    """
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read as an array: {error}") from error
-    dtype, dimensions = np.dtype(_DTYPES[path.stem]), 2 if path.stem == "cuts" else 1
-    if array.dtype != dtype or array.ndim != dimensions:
-        raise InputError(
-            f"{path}: must be {dtype} with {dimensions} dimensions, not {array.dtype} with "
-            f"{array.ndim}"
-        )
-    return array
 
 
 def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
@@ -164,56 +151,37 @@ def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if missing := set(columns) - set(table.columns):
-        _refuse(path, f"has no column {min(missing)}")
+        raise InputError(f"{path}: has no column {min(missing)}")
     return table
 
 
 def _check_structure(
-    path: Path, arrays: Mapping[str, NDArray[Any]], users: pl.DataFrame, items: pl.DataFrame
+    path: Path, arrays: Mapping[str, NDArray[Any]], users: int, items: int
 ) -> None:
-    """Check that the arrays of a dataset fit each other and its tables.
-
-    Args:
-        path: the folder, for messages.
-        arrays: items [N], timestamps [N], offsets [U + 1] and cuts [U, 3].
-        users: the user table [U rows].
-        items: the item table [I rows].
+    """Check that arrays fit each other and so many users and items, before any is an index.
 
     Raises:
         InputError: the first array that does not, and what is wrong with it.
     """
-    tokens, times = arrays["items"], arrays["timestamps"]
-    if len(times) != len(tokens):
-        _refuse(path / "timestamps.npy", f"must have {len(tokens)} times, not {len(times)}")
-    _check_users(path, arrays["offsets"], arrays["cuts"], len(users), len(tokens))
-    for start in range(0, len(tokens), _BLOCK):
-        block = tokens[start : start + _BLOCK]
-        for found in (int(block.min()), int(block.max())):
-            if not 0 <= found <= len(items):
-                rule = f"item tokens must be from 0 to {len(items)}, not {found}"
-                _refuse(path / "items.npy", rule)
 
+    def refuse(name: str, rule: str) -> NoReturn:
+        raise InputError(f"{path / name}.npy: {rule}")
 
-def _check_users(
-    path: Path, offsets: NDArray[Any], cuts: NDArray[Any], users: int, count: int
-) -> None:
-    """Check the offsets and cuts of so many users and interactions."""
-    name = path / "offsets.npy"
-    if len(offsets) != users + 1:
-        _refuse(name, f"must have {users + 1} offsets, not {len(offsets)}")
-    if offsets[0] != 0 or offsets[-1] != count:
-        _refuse(name, f"must go from 0 to {count}, not from {offsets[0]} to {offsets[-1]}")
+    rows, offsets, cuts = arrays["items"].size, arrays["offsets"], arrays["cuts"]
+    shapes = {"items": (rows,), "timestamps": (rows,), "offsets": (users + 1,), "cuts": (users, 3)}
+    for name, dtype in _DTYPES.items():
+        actual = arrays[name].dtype, arrays[name].shape
+        if actual != (dtype, shapes[name]):
+            refuse(name, f"must be {dtype} {shapes[name]}, not {actual[0]} {actual[1]}")
     lengths = np.diff(offsets)
-    if (lengths < 0).any():
-        _refuse(name, f"must ascend, not by {lengths.min()}")
-    name = path / "cuts.npy"
-    if cuts.shape != (users, 3):
-        _refuse(name, f"must have the shape {(users, 3)}, not {cuts.shape}")
+    if offsets[0] != 0 or offsets[-1] != rows or (lengths < 0).any():
+        refuse("offsets", f"must ascend from 0 to {rows}")
     wrong = (np.diff(cuts, axis=1, prepend=0, append=lengths[:, None]) < 0).any(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))
-        _refuse(name, f"must ascend from 0 to {lengths[row]}, not {cuts[row].tolist()}")
-
-
-def _refuse(file: Path, rule: str) -> NoReturn:
-    raise InputError(f"{file}: {rule}")
+        refuse("cuts", f"must ascend from 0 to {lengths[row]}, not {cuts[row].tolist()}")
+    for start in range(0, rows, _BLOCK):
+        block = arrays["items"][start : start + _BLOCK]
+        if block.min() < 0 or block.max() > items:
+            token = block[(block < 0) | (block > items)][0]
+            refuse("items", f"item tokens must be from 0 to {items}, not {token}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.tables import RankTable, pool_folds
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.progress import shown, stage
 from recsys.tracking.runs import find_runs

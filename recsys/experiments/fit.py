@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import glob
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.progress import Progress
 
 from recsys.baselines.count_ensemble import CountEnsemble
@@ -26,28 +30,30 @@ from recsys.evaluation.held_out import (
 )
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables import RankTable
-from recsys.experiments.baseline import fit_baseline_bundle
-from recsys.experiments.curve import draw_learning_curve
-from recsys.experiments.final_scorer import FinalScorer, final_scorer
-from recsys.experiments.members import checkpoint_files, train_all
-from recsys.experiments.phases import Phases
-from recsys.experiments.results import Results, Run, check_out, keep_results
-from recsys.experiments.start import plan_start
+from recsys.experiments.baselines import fit_baseline_bundle
+from recsys.experiments.count_weights import fit_count_ensemble
+from recsys.experiments.results import Phases, Results, Run, check_out, keep_results
+from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder
 from recsys.folders.locks import sole_use
-from recsys.inference.scorer import ReportingScorer
+from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.calibration import temperature_of
+from recsys.serving.trained_scorer import model_scorer
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoints import Checkpoint, TrainingState
-from recsys.training.curve import Curve
+from recsys.training.curve import MONITOR, Curve
 from recsys.training.device import with_precision
 from recsys.training.refit import Fitted, with_enough_epochs
 
 logger = logging.getLogger(__name__)
+
+CALIBRATING = 500
+"""Histories that the temperature is fitted on; `recsys calibrate` takes more."""
 
 
 def fit(
@@ -307,3 +313,79 @@ def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:
             f"model.max_generated={model.max_generated}: must be at least {length}, the length of "
             f"the lists that {experiment.data.split} is evaluated with"
         )
+
+
+class FinalScorer(NamedTuple):
+    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
+
+    model: Scorer
+    """The scorer of the model alone."""
+    count_ensemble: CountEnsemble | None
+    valid: RankTable
+    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
+    valid_alone: RankTable
+    """Ranks of the validation targets by the model of the best epoch, without it."""
+    temperature: float | None
+    """That of its probabilities, fitted on validation with the model of the best epoch."""
+
+    @property
+    def scorer(self) -> Scorer:
+        """The scorer of the run."""
+        return (
+            self.model if self.count_ensemble is None else self.count_ensemble.added_to(self.model)
+        )
+
+
+def final_scorer(
+    experiment: Experiment,
+    dataset: PreparedDataset,
+    held_out: HeldOutParts,
+    fitted: Fitted,
+    progress: Progress | None,
+) -> FinalScorer:
+    """Return the trained model, with its count ensemble weighed on validation if it has one.
+
+    A refit has seen the validation targets: the temperature is that of the model before it.
+    """
+    _, valid = fitted.curve.validated()
+    model = model_scorer(fitted.model, experiment)
+    some = held_out.valid.sample(CALIBRATING, experiment.seed)
+    if experiment.count_ensemble is None:
+        validated = model_scorer(fitted.validated_model(experiment, dataset), experiment)
+        return FinalScorer(model, None, valid, valid, temperature_of(validated, some))
+    with stage(f"weighing counts of {experiment.name}", None, progress):
+        weighed = fit_count_ensemble(
+            experiment.count_ensemble, experiment, dataset, held_out, fitted
+        )
+    temperature = temperature_of(weighed.validated, some)
+    return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)
+
+
+def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
+    """Plot training loss and validation NDCG@10 by epoch, with the best epoch marked, as PNG.
+
+    An epoch of a mean of models has no training loss: only its validation is marked.
+    """
+    epochs = range(1, len(curve.epochs) + 1)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    loss = figure.subplots()
+    loss.plot(epochs, [e.get("train/loss", math.nan) for e in curve.epochs], color="tab:gray")
+    loss.set(title=title, xlabel="epoch", ylabel="training loss (gray)")
+    loss.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ndcg = loss.twinx()
+    validated = [epoch for epoch in epochs if MONITOR in curve.epochs[epoch - 1]]
+    values = [curve.epochs[epoch - 1][MONITOR] for epoch in validated]
+    if curve.start:
+        validated, values = [0, *validated], [curve.start[MONITOR], *values]
+    ndcg.plot(validated, values, color="tab:blue", marker=".")
+    ndcg.set_ylabel("validation NDCG@10 (blue)")
+    if curve.best_epoch is not None:
+        ndcg.annotate(
+            f"best {curve.best:.4f}",
+            (curve.best_epoch, curve.best),
+            textcoords="offset points",
+            xytext=(0, -22),
+            ha="right",
+            arrowprops={"arrowstyle": "->"},
+        )
+    figure.savefig(path, dpi=120)

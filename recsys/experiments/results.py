@@ -1,9 +1,11 @@
-"""The results of a run: its tables and metrics, written to disk and logged to MLflow."""
+"""The results of a run: tables, metrics and times, written and logged; and a model by name."""
 
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +19,70 @@ from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOut, list_summary
 from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
-from recsys.experiments.registration import model_facts
+from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
+from recsys.tracking.mlflow_model import ModelFacts
+from recsys.tracking.registry import Registered, register_bundle, register_run
 from recsys.tracking.tracker import RecordError, Tracker
 
 logger = logging.getLogger(__name__)
+
+_NOTABLE = 0.1
+"""From this share of the time of training on, the line on a phase says how large it is."""
+
+
+@dataclass
+class Phases:
+    """The seconds of the phases of a run, in the order in which they began.
+
+    >>> phases = Phases()
+    >>> phases.add("preparation", 3.0)
+    >>> phases.add("training", 100.0)
+    >>> phases.add("validation", 20.0)
+    >>> print(phases)
+    preparation 3.0 s, training 100.0 s, validation 20.0 s (20% of training)
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By the name of the phase."""
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds to a phase."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a phase."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - started)
+
+    def of(self, *names: str) -> float:
+        """Return the seconds of some phases together."""
+        return sum(self.seconds.get(name, 0.0) for name in names)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the seconds as metrics of a run: ``seconds_of/PHASE``."""
+        return {f"seconds_of/{name}": seconds for name, seconds in self.seconds.items()}
+
+    def log(self) -> None:
+        """Log one line on all phases."""
+        logger.debug("time: %s", self)
+
+    def __str__(self) -> str:
+        """Return the phases on one line; large ones with their share of the training's time."""
+        return ", ".join(
+            f"{name} {each:.1f} s{self._share(name)}" for name, each in self.seconds.items()
+        )
+
+    def _share(self, name: str) -> str:
+        training = self.seconds.get("training", 0.0)
+        if name == "training" or not training or self.seconds[name] < _NOTABLE * training:
+            return ""
+        return f" ({self.seconds[name] / training:.0%} of training)"
 
 
 def headline_metrics(
@@ -185,3 +245,40 @@ def keep_results(out: Path) -> Iterator[None]:
             f"{error}; {out} has the bundle and all figures, and the same command records them "
             "without training again"
         ) from error
+
+
+def model_facts(bundle: ModelBundle) -> ModelFacts:
+    """Return what the callers of a bundle must know of it."""
+    return ModelFacts(
+        items=bundle.item_table["item_id"].head(2).to_list(),
+        num_items=bundle.num_items,
+        reads_times=bundle.times != "none",
+        needs_request_time=bundle.times == "request",
+    )
+
+
+def register(
+    model: str | os.PathLike[str],
+    name: str,
+    *,
+    alias: str | None = None,
+    tracking: TrackingConfig | None = None,
+) -> Registered:
+    """Register a model under a name in the MLflow store, as its next version.
+
+    Args:
+        model: a run, by id, beginning of its id or name; or the folder of a bundle, or of a run,
+            whose files are logged first.
+        name: the name, such as shop.
+        alias: an alias that then names this version, such as champion.
+        tracking: the store; the default one if None.
+
+    Raises:
+        InputError: the store cannot be used; or there is no such run or bundle.
+    """
+    tracking = tracking or TrackingConfig()
+    path = Path(model)
+    if not (path / MANIFEST).is_file() and not (path / "bundle" / MANIFEST).is_file():
+        return register_run(str(model), name, tracking, alias)
+    bundle = ModelBundle.open(path)
+    return register_bundle(bundle.path, model_facts(bundle), name, tracking, alias)

@@ -15,7 +15,7 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.experiments.baseline import baseline_settings, baselines_of, fit_baseline
+from recsys.experiments.baselines import baseline_settings, baselines_of, fit_baseline
 from recsys.experiments.fit import fit
 from recsys.folders.locks import BusyError, sole_use
 from recsys.progress import new_progress

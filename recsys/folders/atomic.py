@@ -41,31 +41,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the folder cannot be written, e.g. because the disk is full.
     """
-    path = path.resolve()  # a link is kept and its target replaced
-    with _in_one_line(path):
-        _make_parents(path)
-        with _workspace(path) as work, _in_one_line(path):
-            new = work / _NEW
-            new.mkdir()
-            yield new
-            sync(new)
-            _put_in_place(new, path)
-
-
-@contextmanager
-def work_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder beside the path for files that are needed until the block ends.
-
-    What a killed process leaves there is deleted when the path is next written.
-
-    Raises:
-        InputError: the folder cannot be written, e.g. because the disk is full.
-    """
-    path = path.resolve()
-    with _in_one_line(path):
-        _make_parents(path)
-        with _workspace(path) as work, _in_one_line(path):
-            yield work
+    with work_folder(path) as work:
+        new = work / _NEW
+        new.mkdir()
+        yield new
+        sync(new)
+        _put_in_place(new, path.resolve())
 
 
 @contextmanager
@@ -77,12 +58,37 @@ def new_file(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the file cannot be written, e.g. because the disk is full.
     """
-    with _in_one_line(path), _workspace(path) as work, _in_one_line(path):
+    with work_folder(path, in_new_parents=False) as work:
         new = work / path.name
         yield new
         sync(new)
         new.replace(path)
         sync_entries(path.parent)
+
+
+@contextmanager
+def work_folder(path: Path, *, in_new_parents: bool = True) -> Iterator[Path]:
+    """Yield a folder beside the path for files that are needed until the block ends.
+
+    What a killed process leaves there is deleted when the path is next written.
+
+    Raises:
+        InputError: the folder cannot be written, e.g. because the disk is full.
+    """
+    if in_new_parents:
+        path = path.resolve()  # a link is kept and its target replaced
+    with _in_one_line(path), ExitStack() as stack:
+        for parent in [*path.parents][::-1] if in_new_parents else ():
+            if not parent.exists():
+                parent.mkdir(exist_ok=True)
+                sync_entries(parent.parent)  # each is known to the disk before the next
+        with locked(path.parent):  # so that nobody sweeps the folder before it is locked
+            _sweep(path)
+            work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_SUFFIX, dir=path.parent))
+            stack.enter_context(locked(work))
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+        with _in_one_line(path):  # once the folder is deleted, the disk is no longer full
+            yield work
 
 
 def recover(path: Path) -> None:
@@ -127,14 +133,6 @@ def sync_entries(path: Path) -> None:
         os.close(descriptor)
 
 
-def _make_parents(path: Path) -> None:
-    """Make the folders above the path; each is known to the disk before the next."""
-    missing = [parent for parent in path.parents if not parent.exists()]
-    for parent in reversed(missing):
-        parent.mkdir(exist_ok=True)
-        sync_entries(parent.parent)
-
-
 def _put_in_place(new: Path, path: Path) -> None:
     """Move a synced folder to the path; what was there goes to its sibling, for deletion."""
     old = new.with_name(_OLD)
@@ -152,18 +150,6 @@ def _put_in_place(new: Path, path: Path) -> None:
     sync_entries(new.parent)
 
 
-@contextmanager
-def _workspace(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside the path, locked while it is used, and delete it afterwards."""
-    with ExitStack() as stack:
-        with locked(path.parent):  # so that nobody sweeps the folder before it is locked
-            _sweep(path)
-            work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_SUFFIX, dir=path.parent))
-            stack.enter_context(locked(work))
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
-        yield work
-
-
 def _sweep(path: Path) -> None:
     """Delete the workspaces of processes that were killed; put back an old folder found there."""
     for work in path.parent.glob(f".{glob.escape(path.name)}.????????{_SUFFIX}"):
@@ -177,10 +163,7 @@ def _sweep(path: Path) -> None:
 
 @contextmanager
 def _in_one_line(path: Path) -> Iterator[None]:
-    """Make one line of what can go wrong when the path is written.
-
-    Within a workspace too: once that is deleted, the disk is no longer full.
-    """
+    """Make one line of what can go wrong when the path is written."""
     try:
         yield
     except _WRITE_ERRORS as error:

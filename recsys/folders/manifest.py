@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import stat
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -145,11 +145,8 @@ class FolderManifest(BaseModel):
 
     @classmethod
     def _damaged(cls, folder: Path) -> bool:
-        """Whether a folder whose manifest cannot be read has only files of this kind of folder.
-
-        It was written by the library then: a power cut can leave an empty manifest, or half of one.
-        """
-        if not folder.is_dir():
+        """Whether a folder whose manifest cannot be read has only files of this kind of folder."""
+        if not (folder / MANIFEST).is_file():
             return False
         names = {file.name for file in folder.iterdir()} - {MANIFEST}
         if not names or not all(cls.own_names.fullmatch(name) for name in names):
@@ -158,8 +155,6 @@ class FolderManifest(BaseModel):
             fields = json.loads((folder / MANIFEST).read_bytes())
         except (RecursionError, ValueError):
             return True
-        except OSError:
-            return False
         return (
             isinstance(fields, dict) and fields.get("format") == cls.model_fields["format"].default
         )
@@ -198,18 +193,17 @@ class FolderManifest(BaseModel):
                 f"{self.current_version}; {self.remedy}"
             )
         for name, expected in self.files.items():
+            file = folder / name
             if not _PLAIN_NAME.fullmatch(name):
                 raise InputError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it")
-            try:
-                kind = (folder / name).lstat().st_mode
-            except OSError:
-                raise InputError(f"{folder / name}: missing, though {MANIFEST} lists it") from None
-            if not stat.S_ISREG(kind):  # a link may lead out of the folder, a pipe never ends
-                raise InputError(f"{folder / name}: not a regular file, as {MANIFEST} lists it")
-            if (found := file_sha256(folder / name)) != expected:
+            if not os.path.lexists(file):
+                raise InputError(f"{file}: missing, though {MANIFEST} lists it")
+            if file.is_symlink() or not file.is_file():  # which may lead elsewhere, or never end
+                raise InputError(f"{file}: not a regular file, as {MANIFEST} lists it")
+            if (digest := file_sha256(file)) != expected:
                 raise InputError(
-                    f"{folder / name}: SHA-256 {found} is not {expected} of {MANIFEST}: "
-                    f"the file was changed; {self.remedy}"
+                    f"{file}: SHA-256 {digest} is not {expected} of {MANIFEST}: the file was "
+                    f"changed; {self.remedy}"
                 )
 
 

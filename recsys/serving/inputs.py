@@ -109,6 +109,18 @@ class UserHistories:
             given = replace(given, times=_listed_times(users, times, given.lengths, scale))
         return without_unknown_items(id_series(users, "users of the histories"), given)
 
+    def __getitem__(self, users: slice) -> UserHistories:
+        """Return the histories of successive users."""
+        start, end, _ = users.indices(len(self.user_ids))
+        first, last = self.histories.offsets[[start, end]]
+        return replace(
+            self,
+            user_ids=self.user_ids[users],
+            histories=self.histories[users],
+            skipped=self.skipped[users],
+            positions=self.positions[first:last],
+        )
+
     def with_usual_times(self, gap: int) -> UserHistories:
         """Give histories without times those of interactions that follow each other after a gap."""
         offsets = self.histories.offsets

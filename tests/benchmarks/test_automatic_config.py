@@ -18,7 +18,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.fit import fit
-from recsys.experiments.phases import Phases
+from recsys.experiments.results import Phases
 from recsys.inference.catalogue import Catalogue
 from recsys.reports.statistics import paired_test
 from recsys.training.loop import build_batches, train

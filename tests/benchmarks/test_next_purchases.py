@@ -16,7 +16,7 @@ from recsys.config import EvaluationConfig, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.held_out import evaluate_lists
 from recsys.evaluation.metrics import bootstrap_means
-from recsys.experiments.baseline import baselines_of
+from recsys.experiments.baselines import baselines_of
 from recsys.experiments.fit import fit
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.model_scorer import ModelScorer

@@ -37,7 +37,7 @@ from http_load import Load, measure
 
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention, TrackingConfig
 from recsys.data.prepared import prepare
-from recsys.experiments.registration import register
+from recsys.experiments.results import register
 from recsys.loading import bundle_folder
 from recsys.model.build import build_model
 from recsys.processors import usable_processors

@@ -48,7 +48,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import evaluate
-from recsys.experiments.baseline import baselines_of
+from recsys.experiments.baselines import baselines_of
 from recsys.experiments.count_weights import choose_count_ensemble, fit_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.inference.scorer import Scorer

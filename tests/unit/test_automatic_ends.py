@@ -19,7 +19,7 @@ from recsys.automatic.fit_log import FittedLog, fit_log
 from recsys.automatic.trials import Trials
 from recsys.config import TrackingConfig
 from recsys.errors import InputError
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import evaluate_and_write
 from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle

@@ -28,8 +28,8 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.baseline import fit_baseline
-from recsys.experiments.phases import Phases
+from recsys.experiments.baselines import fit_baseline
+from recsys.experiments.results import Phases
 from recsys.serving.bundle import ModelBundle
 from tests.unit.conftest import chains
 

@@ -35,7 +35,7 @@ from recsys.config import (
 )
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
-from recsys.experiments.members import member_experiment
+from recsys.experiments.trainings import member_experiment
 from recsys.model.averaged import AveragedModel
 from recsys.reports.run_page import RacePoint
 from recsys.serving.bundle import ModelBundle

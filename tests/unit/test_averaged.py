@@ -36,10 +36,11 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
 from recsys.experiments.fit import fit
-from recsys.experiments.members import member_experiment
+from recsys.experiments.trainings import member_experiment
 from recsys.experiments.tune import tune
 from recsys.export.onnx import export_onnx
-from recsys.inference.model_scorer import ModelScorer, read_histories
+from recsys.inference.model_inputs import read_histories
+from recsys.inference.model_scorer import ModelScorer
 from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
@@ -392,7 +393,7 @@ def test_ctrl_c_before_the_last_member_ends_the_run(
     shop: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = SimpleNamespace(interrupted=True, curve=Curve())
-    monkeypatch.setattr("recsys.experiments.members.train_and_refit", lambda *_: stopped)
+    monkeypatch.setattr("recsys.experiments.trainings.train_and_refit", lambda *_: stopped)
     with pytest.raises(KeyboardInterrupt):
         fit(experiment_of(tmp_path), shop, tmp_path / "out")
 

@@ -23,7 +23,7 @@ from recsys.evaluation.candidates import (
     sample_candidates,
 )
 from recsys.evaluation.tables import RankTable, evaluate
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baselines import fit_baseline
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, rank_targets
 from recsys.inference.scorer import Seen

@@ -21,7 +21,7 @@ from recsys.drawing.svg import markup
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import RankProtocol, RankTable
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baselines import fit_baseline
 from recsys.reports.comparison import compare
 from recsys.reports.comparison_page import (
     by_merit,

@@ -23,10 +23,9 @@ from recsys.config import DataConfig, Experiment, TrackingConfig, TrainingConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError, NotFirstProcess
-from recsys.experiments import headline
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments import baselines
+from recsys.experiments.baselines import fit_baseline, simplest_baselines
 from recsys.experiments.fit import fit
-from recsys.experiments.headline import simplest_baselines
 from recsys.folders.locks import BusyError, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
@@ -129,9 +128,9 @@ def test_the_simplest_baselines_are_tested_on_a_sample_of_very_many_scores(
     dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = simplest_baselines(experiment, dataset)
-    monkeypatch.setattr(headline, "_MOST_SCORES", 40 * dataset.num_items)
+    monkeypatch.setattr(baselines, "_MOST_SCORES", 40 * dataset.num_items)
     assert simplest_baselines(experiment, dataset) == everything  # it has fewer than the fewest
-    monkeypatch.setattr(headline, "_FEWEST", 30)
+    monkeypatch.setattr(baselines, "_FEWEST", 30)
     sampled = simplest_baselines(experiment, dataset)
     assert sampled.sampled == 40
     test = dataset.holdout("test").sample(40, experiment.seed)

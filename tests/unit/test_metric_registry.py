@@ -17,7 +17,7 @@ from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.metrics import SOURCES, find_metric
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baselines import fit_baseline
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from recsys.cli import app
 from recsys.config import DotProduct, Experiment, HSTUConfig, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.experiments.baseline import fit_baseline_bundle
-from recsys.experiments.registration import register
+from recsys.experiments.baselines import fit_baseline_bundle
+from recsys.experiments.results import register
 from recsys.loading import bundle_folder, model_place
 from recsys.model.build import build_model
 from recsys.server.settings import NamedModel, ServerSettings

@@ -23,7 +23,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import evaluate_lists, next_list_length
 from recsys.evaluation.tables import NextListTable
-from recsys.experiments.baseline import fit_baseline
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.model_scorer import ModelScorer

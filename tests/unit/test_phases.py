@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from recsys.config import parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.fit import fit
-from recsys.experiments.phases import Phases
+from recsys.experiments.results import Phases
 
 PARTS = ["training", "validation", "evaluation", "bootstrap"]
 

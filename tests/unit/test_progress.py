@@ -18,7 +18,7 @@ from recsys.automatic.fit_log import _Show
 from recsys.automatic.trials import Trials
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
-from recsys.experiments.baseline import fit_baselines
+from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress, progress_line, stage

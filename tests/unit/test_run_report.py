@@ -16,7 +16,7 @@ from recsys.config import parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.experiments.baseline import fit_baseline, fit_baseline_bundle
+from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import fit
 from recsys.reports.comparison import compare
 from recsys.reports.examples import examples_of

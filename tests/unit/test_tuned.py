@@ -15,8 +15,8 @@ from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.tables import TopKTable
-from recsys.experiments import baseline as baseline_module
-from recsys.experiments.baseline import baselines_of, fit_baseline
+from recsys.experiments import baselines as baseline_module
+from recsys.experiments.baselines import baselines_of, fit_baseline
 
 
 class Favourite:

@@ -165,12 +165,18 @@ def test_a_bundle_can_be_copied(bundle: ModelBundle, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({}, "the vectors 'text' are missing, not (6, 3)"),
-        ({"text": torch.zeros(5, 3).half()}, "the vectors 'text' are (5, 3), not (6, 3)"),
-        ({"text": torch.zeros(6, 3)}, "the vectors 'text' are torch.float32, not torch.float16"),
+        ({}, "the vectors 'text' are missing, not torch.float16 (6, 3)"),
+        (
+            {"text": torch.zeros(5, 3).half()},
+            "the vectors 'text' are torch.float16 (5, 3), not torch.float16 (6, 3)",
+        ),
+        (
+            {"text": torch.zeros(6, 3)},
+            "the vectors 'text' are torch.float32 (6, 3), not torch.float16 (6, 3)",
+        ),
         (
             {"text": torch.zeros(6, 3).half(), "x": torch.zeros(1)},
-            "the vectors 'x' are (1,), not unknown",
+            "the vectors 'x' are torch.float32 (1,), not unknown",
         ),
         ({"text": torch.full((6, 3), torch.nan).half()}, "the vectors 'text' are not finite"),
     ],

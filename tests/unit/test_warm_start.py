@@ -30,7 +30,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
-from recsys.experiments.start import Start, continue_bundle, plan_start
+from recsys.experiments.trainings import Start, continue_bundle, plan_start
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.grown_items import item_tables
 from recsys.model.protocols import Model

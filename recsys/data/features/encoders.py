@@ -80,10 +80,13 @@ class FeatureEncoder:
             InputError: a column is missing, has no value, the same value in all rows, or values
                 that are not of its kind.
         """
-        fitted = tuple(
-            COLUMN_CLASSES[type(feature)].fit(feature, entity, table) for feature in features
-        )
-        return cls(entity, tuple(features), fitted)
+        fitted = (COLUMN_CLASSES[type(feature)].fit(feature, entity, table) for feature in features)
+        return cls(entity, tuple(features), tuple(fitted))
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, each once."""
+        return list(dict.fromkeys(feature.column for feature in self.features))
 
     @property
     def num_categories(self) -> int:
@@ -93,31 +96,34 @@ class FeatureEncoder:
     @property
     def num_numbers(self) -> int:
         """Numbers per row of all columns together, K, without vectors."""
-        return sum(column.num_numbers for _, column in self._without_vectors)
+        return sum(column.num_numbers for column in self.fitted)
+
+    @property
+    def _vectors(self) -> dict[str, tuple[VectorFeature, VectorColumn]]:
+        return {
+            feature.column: (feature, column)
+            for feature, column in zip(self.features, self.fitted, strict=True)
+            if isinstance(feature, VectorFeature) and isinstance(column, VectorColumn)
+        }
 
     @property
     def vector_dims(self) -> dict[str, int]:
         """The length of the vectors, by column."""
-        return {feature.column: column.dim for feature, column in self._vectors}
+        return {name: column.dim for name, (_, column) in self._vectors.items()}
 
-    @property
-    def _vectors(self) -> list[tuple[VectorFeature, VectorColumn]]:
-        both = zip(self.features, self.fitted, strict=True)
-        return [
-            (feature, column)
-            for feature, column in both
-            if isinstance(feature, VectorFeature) and isinstance(column, VectorColumn)
-        ]
+    def vectors(self, table: pl.DataFrame) -> ItemVectors:
+        """Return the vectors of a table [R rows]; none without features of this kind.
 
-    @property
-    def _without_vectors(self) -> list[tuple[Feature, FeatureColumn[Any]]]:
-        both = zip(self.features, self.fitted, strict=True)
-        return [pair for pair in both if not isinstance(pair[0], VectorFeature)]
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns, each once."""
-        return list(dict.fromkeys(feature.column for feature in self.features))
+        Raises:
+            InputError: a column is missing, or has other vectors than the fitted ones.
+        """
+        found = {
+            name: column.read_fitting(feature, self.entity, table)
+            for name, (feature, column) in self._vectors.items()
+        }
+        return {
+            name: torch.from_numpy(np.pad(rows, [(1, 0), (0, 0)])) for name, rows in found.items()
+        }
 
     def encode(self, table: pl.DataFrame, first: int = 1) -> FeatureTable:
         """Encode the rows of a table [R rows]; values that `fit` did not see count as missing.
@@ -131,27 +137,26 @@ class FeatureEncoder:
         Raises:
             InputError: a column is missing, or has values that are not of its kind.
         """
-        rows, categories, shares = (
-            [np.empty(0, dtype)] for dtype in (np.int64, np.int64, np.float32)
-        )
         numbers = [np.zeros((len(table), 0), dtype=np.float32)]
-        for feature, column in self._without_vectors:
+        bags = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
+        for feature, column in zip(self.features, self.fitted, strict=True):
+            if isinstance(feature, VectorFeature):
+                continue
             cells = column.read(feature, self.entity, table)
             found = column.encode(cells)
             if column.num_categories:
                 self._warn_of_unknown(feature, cells, found)
-            rows.append(found.rows + 1)
-            categories.append(first + found.categories)
-            shares.append((1 / np.bincount(found.rows)[found.rows]).astype(np.float32))
+            shares = (1 / np.bincount(found.rows)[found.rows]).astype(np.float32)
+            bags.append((found.rows + 1, first + found.categories, shares))
             numbers.append(found.numbers.astype(np.float32, copy=False))
             first += column.num_categories
-        bags = _padded(
-            len(table) + 1,
-            np.concatenate(rows),
-            np.concatenate(categories),
-            np.concatenate(shares),
-        )
-        return FeatureTable(*bags, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
+        rows, categories, shares = map(np.concatenate, zip(*bags, strict=True))
+        order = np.argsort(rows, kind="stable")
+        counts = np.bincount(rows, minlength=len(table) + 1)
+        present = np.arange(counts.max(initial=1)) < counts[:, None]
+        padded = np.zeros(present.shape, np.int64), np.zeros(present.shape, np.float32)
+        padded[0][present], padded[1][present] = categories[order], shares[order]
+        return FeatureTable(*padded, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
 
     def _warn_of_unknown(self, feature: Feature, cells: pl.Series, found: EncodedCells) -> None:
         """Warn if most cells of a column of categories have no value that `fit` saw."""
@@ -165,19 +170,6 @@ class FeatureEncoder:
                 ", ".join(map(repr, cells[int(unknown.argmax())])),
             )
 
-    def vectors(self, table: pl.DataFrame) -> ItemVectors:
-        """Return the vectors of a table [R rows]; none without features of this kind.
-
-        Raises:
-            InputError: a column is missing, or has other vectors than the fitted ones.
-        """
-        return {
-            feature.column: torch.from_numpy(
-                np.pad(column.read_fitting(feature, self.entity, table), [(1, 0), (0, 0)])
-            )
-            for feature, column in self._vectors
-        }
-
     def read(self, table: pl.DataFrame, first: int = 1) -> Features:
         """Encode the rows of a table [N rows], equal rows once; for arguments see `encode`.
 
@@ -190,9 +182,8 @@ class FeatureEncoder:
         different = equal.agg(pl.first(*KEYS[self.entity]), "__row")
         rows = np.empty(len(table), dtype=np.int64)
         counts = different["__row"].list.len().to_numpy()
-        rows[different["__row"].explode().to_numpy()] = np.repeat(
-            np.arange(1, len(different) + 1), counts
-        )
+        numbers = np.repeat(np.arange(1, len(different) + 1), counts)
+        rows[different["__row"].explode().to_numpy()] = numbers
         return Features(self.encode(different.drop("__row"), first), rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -230,21 +221,6 @@ class FeatureEncoder:
             raise InputError(f"{path}: cannot be read as {entity} features: {error}") from error
 
 
-def _padded(
-    num_rows: int,
-    rows: NDArray[np.int64],
-    categories: NDArray[np.int64],
-    shares: NDArray[np.float32],
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return categories and shares by row, padded to the longest row, which is at least 1."""
-    order = np.argsort(rows, kind="stable")
-    counts = np.bincount(rows, minlength=num_rows)
-    present = np.arange(counts.max(initial=1)) < counts[:, None]
-    bags = np.zeros(present.shape, np.int64), np.zeros(present.shape, np.float32)
-    bags[0][present], bags[1][present] = categories[order], shares[order]
-    return bags
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoders:
     """The feature encoders of a model; None for an entity without features."""
@@ -275,6 +251,10 @@ class Encoders:
         )
 
     @property
+    def _input_encoders(self) -> list[FeatureEncoder]:
+        return [encoder for encoder in (self.interactions, self.users) if encoder is not None]
+
+    @property
     def num_input_categories(self) -> int:
         """Categories of interactions and users together; those of users are numbered last."""
         return sum(encoder.num_categories for encoder in self._input_encoders)
@@ -294,10 +274,6 @@ class Encoders:
         """The columns of interactions and users that the model reads, each once."""
         names = (name for encoder in self._input_encoders for name in encoder.columns)
         return list(dict.fromkeys(names))
-
-    @property
-    def _input_encoders(self) -> list[FeatureEncoder]:
-        return [encoder for encoder in (self.interactions, self.users) if encoder is not None]
 
     def read_interactions(self, table: pl.DataFrame) -> Features | None:
         """Encode interactions: user_id, item_id and their columns [N rows].
@@ -352,7 +328,7 @@ class Encoders:
 
     def save(self, folder: Path) -> None:
         """Write a safetensors file for each entity with features."""
-        for encoder in (self.items, self.interactions, self.users):
+        for encoder in (self.items, *self._input_encoders):
             if encoder is not None:
                 encoder.save(folder / _FILES[encoder.entity])
 
@@ -363,12 +339,14 @@ class Encoders:
         Raises:
             InputError: a file cannot be read, or belongs to other features.
         """
-
-        def load(entity: Entity) -> FeatureEncoder | None:
-            path, features = folder / _FILES[entity], features_of(config, entity)
-            return FeatureEncoder.load(path, entity, features) if features else None
-
-        return cls(load("item"), load("interaction"), load("user"))
+        return cls(
+            *(
+                FeatureEncoder.load(folder / file, entity, features)
+                if (features := features_of(config, entity))
+                else None
+                for entity, file in _FILES.items()
+            )
+        )
 
 
 NO_ENCODERS = Encoders()
@@ -408,15 +386,10 @@ def open_vectors(path: Path, dims: Mapping[str, int], num_items: int) -> ItemVec
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
     for name in sorted(found.keys() | dims.keys()):
-        expected = (num_items + 1, dims[name]) if name in dims else "unknown"
-        tensor = found.get(name)
-        shape = "missing" if tensor is None else tuple(tensor.shape)
-        if shape != expected:
-            raise InputError(f"{path}: the vectors {name!r} are {shape}, not {expected}")
-        if tensor is not None and tensor.dtype != torch.float16:
-            raise InputError(f"{path}: the vectors {name!r} are {tensor.dtype}, not torch.float16")
-        if tensor is not None and not all(
-            tensor[span].isfinite().all() for span in blocks_of(tensor.shape)
-        ):
+        expected = f"torch.float16 {(num_items + 1, dims[name])}" if name in dims else "unknown"
+        actual = f"{found[name].dtype} {tuple(found[name].shape)}" if name in found else "missing"
+        if actual != expected:
+            raise InputError(f"{path}: the vectors {name!r} are {actual}, not {expected}")
+        if not all(found[name][span].isfinite().all() for span in blocks_of(found[name].shape)):
             raise InputError(f"{path}: the vectors {name!r} are not finite")
     return found
