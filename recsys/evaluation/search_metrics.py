@@ -14,10 +14,9 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part
 from recsys.evaluation.tables import evaluate
-from recsys.inference.indexed_scorer import IndexedScorer
-from recsys.inference.ranking import top_k
+from recsys.inference.item_index import IndexedScorer
+from recsys.inference.ranking import TwoStages, top_k
 from recsys.inference.scorer import Scorer, Seen
-from recsys.inference.two_stages import TwoStages
 
 _ROUNDS, _SECONDS = 25, 2.0
 """Calls that are timed, or seconds after which no more are."""

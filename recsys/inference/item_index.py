@@ -1,17 +1,27 @@
-"""An approximate index of items: a search reads the lists of items next to the query only."""
+"""The best items by way of an approximate index (faiss, of an extra), with exact scores.
+
+A search compares a query with the items of the lists next to it only: it pays for single requests
+over some 380,000 items or more, and users who are asked about together are answered faster without.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
 from recsys.extras import install_hint
+from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.ranking import NotANumberError, top_k
+from recsys.inference.scorer import Scorer, Seen, TopItems
 
 if TYPE_CHECKING:
     import faiss
@@ -20,6 +30,8 @@ _ROUNDS, _POINTS_PER_LIST, _SEED = 10, 64, 1234
 _QUERIES_PER_THREAD = 16
 """torch and faiss each have threads of their own, which take the cores from each other for moments:
 few queries are done before a second thread could help."""
+_USERS = 256
+"""The users that are searched for together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,18 +54,12 @@ class ItemIndex:
 
     @classmethod
     def build(cls, vectors: NDArray[np.float32], probes: int = 1) -> ItemIndex:
-        """Divide items into about 2 √I lists.
-
-        Args:
-            vectors: one row per item [I, D].
-            probes: the number of lists that a search reads.
+        """Divide items, one row each [I, D], into about 2 √I lists; a search reads ``probes``.
 
         Raises:
             InputError: faiss is not installed.
         """
-        _check_installed()
-        import faiss  # noqa: PLC0415 - an extra
-
+        faiss = _faiss()
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         count, width = vectors.shape
         settings = faiss.ClusteringParameters()
@@ -76,27 +82,21 @@ class ItemIndex:
         lists: NDArray[np.int32],
         probes: int,
     ) -> ItemIndex:
-        """Put items into the lists that `build` found.
-
-        Args:
-            vectors: one row per item [I, D].
-            directions: see `ItemIndex`.
-            lists: see `ItemIndex`.
-            probes: see `ItemIndex`.
+        """Put items, one row each [I, D], into the lists that `build` found; see `ItemIndex`.
 
         Raises:
             InputError: faiss is not installed.
         """
-        _check_installed()
-        import faiss  # noqa: PLC0415 - an extra
-
+        faiss = _faiss()
         count, width = directions.shape
         nearest = faiss.IndexFlatIP(width)
         nearest.add(np.ascontiguousarray(directions))
         searched = faiss.IndexIVFFlat(nearest, width, count, faiss.METRIC_INNER_PRODUCT)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        places = lists.astype(np.int64)
-        searched.add_core(len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(places))
+        lists_of_faiss = lists.astype(np.int64)
+        searched.add_core(
+            len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(lists_of_faiss)
+        )
         return cls(directions, lists, probes, searched)
 
     @property
@@ -128,15 +128,13 @@ class ItemIndex:
         Returns:
             Item tokens [B, N]; PAD fills the end where the lists have fewer.
         """
-        import faiss  # noqa: PLC0415 - an extra
-
+        faiss = _faiss()
         settings = faiss.SearchParametersIVF()
         settings.nprobe = self.probes
         if allowed is not None:  # bits and selector must live as long as the search
             some = max(1, int(np.count_nonzero(allowed[1:])))
-            settings.nprobe = min(
-                math.ceil(self.probes * self.num_items / some), len(self.directions)
-            )
+            probes = math.ceil(self.probes * self.num_items / some)
+            settings.nprobe = min(probes, len(self.directions))
             bits = np.packbits(allowed[1:], bitorder="little")
             selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
             settings.sel = selector
@@ -144,17 +142,97 @@ class ItemIndex:
         threads = min(torch.get_num_threads(), 1 + len(queries) // _QUERIES_PER_THREAD)
         faiss.omp_set_num_threads(threads)
         rows = np.ascontiguousarray(queries, dtype=np.float32)
-        _, places = self.searched.search(rows, count, params=settings)
-        return (places + 1).astype(np.int32)  # faiss fills with -1
+        _, indices = self.searched.search(rows, count, params=settings)
+        return (indices + 1).astype(np.int32)  # faiss fills with -1
 
 
-def _check_installed() -> None:
-    """Return if faiss can be imported.
+def _faiss() -> ModuleType:
+    """Return the module.
 
     Raises:
-        InputError: it cannot: one line for whoever opens an index, a server's worker included.
+        InputError: it cannot be imported: one line for whoever opens an index, a server included.
     """
     try:
-        import faiss  # noqa: F401, PLC0415 - an extra
+        import faiss  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise InputError(f"an index of items {install_hint(error) or error}") from error
+    return faiss
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedScorer:
+    """The scores of another scorer; its best items are found by an index. A `RankingScorer`.
+
+    Which items are found is approximate, their scores and order are exact. Where the index finds
+    too few items for a user, because the others were seen or are not allowed, the exact scorer
+    answers.
+    """
+
+    exact: Scorer
+    """Answers users whom the index cannot."""
+    ranker: Scorer
+    """Scores the items that were found."""
+    encoder: ModelScorer
+    """Turns histories into the queries of the index."""
+    index: ItemIndex
+    retrieve: int | None = None
+    """How many items are found for the ranker; if None, the k that are wanted."""
+    allowed: NDArray[np.bool_] | None = None
+    """Shape [I + 1]: whether each item token may be found; if None, all may."""
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.exact.num_items
+
+    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+        """See `Scorer.score`; exact."""
+        return self.exact.score(histories, candidates)
+
+    def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
+        """See `recsys.inference.ranking.top_k`."""
+        items = np.full((len(histories), k), PAD, dtype=np.int32)
+        values = np.full((len(histories), k), -np.inf, dtype=np.float32)
+        answered = np.zeros(len(histories), dtype=bool)
+        count = min(k if self.retrieve is None else self.retrieve, self.num_items)
+        order = np.argsort(histories.lengths, kind="stable")  # of similar length together
+        order = order[histories.lengths[order] > 0]
+        # Where no more items are allowed than a search reads, scoring all of them costs less.
+        few = self.allowed is not None and np.count_nonzero(self.allowed) <= self.index.items_read
+        for start in range(0, 0 if few else len(order), _USERS):
+            rows = order[start : start + _USERS]
+            found = self._find(histories.take(rows), count, seen)
+            full = (found != PAD).all(axis=1)
+            if len(done := rows[full]):
+                best = slice(min(k, count))
+                ranked = self._rank(histories.take(done), found[full], k)
+                items[done, best], values[done, best] = ranked
+            answered[done] = True
+        if len(left := np.flatnonzero(~answered)):
+            items[left], values[left] = top_k(self.exact, histories.take(left), k, seen)
+        return items, values
+
+    def _find(self, histories: Histories, count: int, seen: Seen) -> NDArray[np.int32]:
+        """Find items [B, N] that may be recommended, in any order; PAD where there are fewer."""
+        queries = self.encoder.states(histories).float().cpu().numpy()
+        if seen == "allow":
+            return self.index.find(queries, count, self.allowed)
+        width = self.num_items + 1
+        known = np.unique(histories.users * width + histories.items)
+        more = np.bincount(known // width, minlength=len(histories)).max()
+        most = min(count + int(more), self.num_items)
+        found = self.index.find(queries, most, self.allowed)
+        pairs = np.arange(len(histories))[:, None] * width + found
+        found[np.isin(pairs, known)] = PAD
+        order = np.argsort(found == PAD, axis=1, kind="stable")  # what is left, best first
+        return np.take_along_axis(found, order, axis=1)[:, :count]
+
+    def _rank(self, histories: Histories, found: NDArray[np.int32], k: int) -> TopItems:
+        """Return the k best of found items [B, N], and their scores, as `top_k` does."""
+        found = np.sort(found, axis=1)  # so that equal scores are in the order of their tokens
+        scores = self.ranker.score(histories, found)
+        if scores.isnan().any():
+            raise NotANumberError("the model's scores are NaN: did its training diverge?")
+        best, order = scores.sort(dim=1, descending=True, stable=True)
+        order, best = order[:, :k].cpu(), best[:, :k].cpu()
+        return np.take_along_axis(found, order.numpy(), axis=1), best.numpy()

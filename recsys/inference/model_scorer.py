@@ -1,34 +1,37 @@
-"""The neural model as a `Scorer`, in bounded memory."""
+"""The neural model as a `Scorer`, in bounded memory; and the histories that it has encoded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
+from recsys.data.batches import FeatureTensors
 from recsys.data.histories import PAD, Histories
-from recsys.inference.best_scores import best_of_blocks
-from recsys.inference.model_inputs import model_inputs
 from recsys.inference.product_search import ProductSearch
+from recsys.inference.ranking import CatalogueBlock, Excluded, best_of_all, best_of_blocks
 from recsys.inference.scorer import (
-    GROUP,
-    CatalogueBlock,
-    Search,
+    FEWEST_USERS,
+    MOST_CANDIDATES,
+    Seen,
+    TopItems,
     batches_of_similar_length,
     users_per_batch,
 )
-from recsys.inference.state_cache import StateCache, joined
 from recsys.model.heads import DotProductHead
+from recsys.model.model_inputs import ModelInputs
 from recsys.model.protocols import (
     CandidateRepresentation,
     Head,
+    HistoryRepresentation,
     LastRepresentation,
     Model,
 )
@@ -49,14 +52,11 @@ class _Step:
 # attention, steps of 2^24 elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = _Step(1 << 12, 1 << 19), _Step(1 << 17, 1 << 26)
 
+_WHOLE = 64
+"""Blocks of the catalogue begin at multiples of so many items where they can."""
 _JOINED = 4
 """Batches of histories whose scores of a large catalogue are computed together, unless the head
 attends to the histories: four batches of 64 users took three quarters of the time of each alone."""
-
-MOST_CANDIDATES = 1 / 3
-"""Share of the catalogue above which all items are scored, and the candidates picked: items of the
-catalogue are represented once for all users, candidates for each. All 19,384 items of a catalogue
-as candidates took 2.1 times as long (target attention), or 11 times (dot product)."""
 
 
 class ModelScorer:
@@ -134,41 +134,40 @@ class ModelScorer:
             return scores.masked_fill_(tokens == PAD, -torch.inf)
 
     @torch.inference_mode()
-    def searches(self, histories: Histories) -> Iterator[tuple[NDArray[np.int64], Search]]:
-        """See `SearchingScorer.searches`.
+    def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
+        """See `recsys.inference.ranking.top_k`: a large catalogue is searched block by block.
+
+        Nobody holds all scores. Among kept items, dot products are searched in two passes.
 
         Raises:
             ValueError: see `score`.
         """
+        if users_per_batch(self.num_items) > FEWEST_USERS:
+            return best_of_all(self, histories, k, seen)
+        items = np.empty((len(histories), k), dtype=np.int32)
+        values = np.empty((len(histories), k), dtype=np.float32)
         with evaluating(self._model):
             catalogue = self._catalogue()
+            if self._searched is None and self._kept is not None and self._is_dot_product:
+                self._searched = ProductSearch(catalogue[0])
             batches = self._batches(histories)
             most = _JOINED if self._head.kv_source is None else 1
             while together := list(islice(batches, most)):
                 rows = np.concatenate([rows for rows, _ in together])
                 last = joined([self._encode_last(batch) for _, batch in together])
-                yield rows, partial(self._search, last, catalogue)
+                excluded = Excluded.of(histories.take(rows), seen, self._device)
+                best = None
+                if self._searched is not None:
+                    best = self._searched.best(last[0], k, excluded)
+                if best is None:
+                    best = best_of_blocks(self, self._blocks(last, catalogue), k, excluded)
+                items[rows], values[rows] = best
+        return items, values
 
-    def _search(
-        self,
-        last: LastRepresentation,
-        catalogue: CandidateRepresentation,
-        k: int,
-        excluded: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """See `Search`."""
-        products = self._products(catalogue)
-        found = None if products is None else products.best(last[0], k, excluded)
-        if found is not None:
-            return found
-        return best_of_blocks(self._blocks(last, catalogue), k, len(last[0]), excluded)
-
-    def _products(self, catalogue: CandidateRepresentation) -> ProductSearch | None:
-        """The search among kept items by dot products; None where scores are more than that."""
-        plain = isinstance(self._head, DotProductHead) and self._device.type == "cpu"
-        if self._searched is None and self._kept is not None and plain:
-            self._searched = ProductSearch(catalogue[0])
-        return self._searched
+    @property
+    def _is_dot_product(self) -> bool:
+        """Whether scores are dot products and no more, on the CPU."""
+        return isinstance(self._head, DotProductHead) and self._device.type == "cpu"
 
     @torch.inference_mode()
     def score_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
@@ -236,8 +235,7 @@ class ModelScorer:
         """Yield the scores of histories with the same items, some items at a time."""
         count = items[0].shape[-2]
         step = max(1, self._step.elements // self._head.elements_per_candidate(last))
-        if step > GROUP:
-            step -= step % GROUP
+        step -= step % _WHOLE if step > _WHOLE else 0
         for start in range(0, count, step):
             columns = slice(start, min(start + step, count))
             chunk = tuple(part[..., columns, :] for part in items)
@@ -298,3 +296,116 @@ def evaluating(model: Model) -> Iterator[None]:
     finally:
         if training:
             model.train()
+
+
+def model_inputs(model: Model, histories: Histories) -> ModelInputs:
+    """The inputs of a model for a batch of histories, on its device."""
+    device = model.items.weight.device
+    items = torch.from_numpy(histories.padded()).to(device)
+    lengths = torch.from_numpy(histories.lengths).to(device)
+    times, features = histories.padded_times(), FeatureTensors.from_histories(histories)
+    return ModelInputs(
+        items,
+        lengths,
+        None if times is None else torch.from_numpy(times).to(device),
+        None if features is None else features.to(device),
+    )
+
+
+def read_histories(model: Model, histories: Histories) -> tuple[HistoryRepresentation, Tensor]:
+    """Represent a batch of histories with everything that the model reads; and its lengths [B].
+
+    Raises:
+        ValueError: the model reads times or features that the histories do not have.
+    """
+    inputs = model_inputs(model, histories)
+    return model(inputs), inputs.lengths
+
+
+_Key = tuple[bytes, ...]
+
+
+class StateCache:
+    """What one model made of the latest histories, in bounded memory.
+
+    A history is known by everything that the model reads of it: its items, and their times and
+    features where the model reads them. The least recently used one is dropped first. The weights
+    of the model must stay as they are. One thread may use it at a time.
+
+    A history that grew by an item is another history: positions count from the end, and the oldest
+    item leaves the window, so that every state changes.
+
+    Args:
+        most_bytes: the size of all that is kept, keys included.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[_Key, LastRepresentation] = OrderedDict()
+        self.bytes = 0
+        """The size of what is kept."""
+        self.hits = 0
+        """The number of histories that were known; whoever reports it may set it to 0."""
+        self.misses = 0
+        """The number of histories that were encoded; as `hits`."""
+
+    def encode_last(self, model: Model, histories: Histories) -> LastRepresentation:
+        """Return `Model.encode_last` of B histories, none empty; unknown ones are encoded."""
+        keys = [_key(model, histories[row : row + 1]) for row in range(len(histories))]
+        rows = {key: row for row, key in enumerate(keys) if key not in self._kept}
+        self.hits += len(keys) - len(rows)
+        self.misses += len(rows)
+        found = {key: self._kept[key] for key in keys if key not in rows}
+        for key in found:
+            self._kept.move_to_end(key)
+        if rows:
+            new = np.fromiter(rows.values(), np.int64, len(rows))
+            encoded = model.encode_last(model_inputs(model, histories.take(new)))
+            for place, key in enumerate(rows):
+                found[key] = tuple(part[place : place + 1] for part in encoded)
+                self._keep(key, found[key])
+            if len(rows) == len(keys):
+                return encoded
+        return joined([found[key] for key in keys])
+
+    def _keep(self, key: _Key, state: LastRepresentation) -> None:
+        size = _size(key, state)
+        if size > self._most_bytes:
+            return
+        while self.bytes + size > self._most_bytes:
+            self.bytes -= _size(*self._kept.popitem(last=False))
+        self._kept[key] = tuple(part.clone() for part in state)  # not the memory of the batch
+        self.bytes += size
+
+
+def _key(model: Model, history: Histories) -> _Key:
+    """Return what the model reads of one history."""
+    parts = [history.items.tobytes()]
+    if model.times != "none" and (times := history.padded_times()) is not None:
+        parts.append(times.tobytes())
+    parts += [part.tobytes() for part in history.padded_features() or ()]
+    return tuple(parts)
+
+
+def _size(key: _Key, state: LastRepresentation) -> int:
+    return sum(map(len, key)) + sum(map(_bytes, state))
+
+
+def _bytes(part: Tensor) -> int:
+    """Return the memory of a tensor; torch gives that of a GPU in pieces of 512 bytes."""
+    return -(-part.nbytes // 512) * 512 if part.device.type == "cuda" else part.nbytes
+
+
+def joined(states: Sequence[LastRepresentation]) -> LastRepresentation:
+    """Join the representations of histories, right-padded to the longest."""
+    if len(states) == 1:
+        return states[0]
+    return tuple(torch.cat(_of_one_width(parts)) for parts in zip(*states, strict=True))
+
+
+def _of_one_width(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Pad what has positions, as the second-last dimension, to the longest."""
+    if parts[0].dim() < 3:
+        return list(parts)
+    width = max(part.shape[-2] for part in parts)
+    return [F.pad(part, (0, 0, 0, width - part.shape[-2])) for part in parts]

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from recsys.inference.state_cache import StateCache
+from recsys.inference.model_scorer import StateCache
 from recsys.server.model_thread import Batch
 from recsys.serving.bundle import ModelBundle
 

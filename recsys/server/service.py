@@ -19,7 +19,7 @@ from recsys.data.histories import Features, Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, one_line
 from recsys.folders.manifest import MANIFEST
-from recsys.inference.state_cache import StateCache
+from recsys.inference.model_scorer import StateCache
 from recsys.server.metrics import Metrics
 from recsys.server.model_thread import Batch, Job, ModelThread
 from recsys.server.schemas import (

@@ -17,8 +17,7 @@ from recsys.folders.atomic import new_folder
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.folders.manifest import FolderManifest
 from recsys.inference.item_index import ItemIndex
-from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.state_cache import StateCache
+from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 

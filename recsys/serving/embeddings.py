@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from recsys.data.csv_cells import write_csv
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
-from recsys.inference.model_inputs import model_inputs
-from recsys.inference.model_scorer import evaluating
+from recsys.inference.model_scorer import evaluating, model_inputs
 from recsys.inference.scorer import FEWEST_USERS, batches_of_similar_length
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.frame_writer import write_frames

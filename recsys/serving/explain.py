@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.inference.model_inputs import read_histories
-from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.inference.scorer import Scorer
 from recsys.model.protocols import Model
 from recsys.serving.bundle import ModelBundle

@@ -11,14 +11,10 @@ from torch import Tensor
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.inference.allowed_items import AllowedItems
-from recsys.inference.indexed_scorer import IndexedScorer
-from recsys.inference.item_index import ItemIndex
-from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import top_k
+from recsys.inference.item_index import IndexedScorer, ItemIndex
+from recsys.inference.model_scorer import ModelScorer, StateCache
+from recsys.inference.ranking import AllowedItems, TwoStages, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen
-from recsys.inference.state_cache import StateCache
-from recsys.inference.two_stages import TwoStages
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import STATES, BundleIndex, query_encoder

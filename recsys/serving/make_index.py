@@ -16,9 +16,8 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.search_metrics import SearchTime, choose_probes, recall_of, search_times
-from recsys.inference.indexed_scorer import IndexedScorer
-from recsys.inference.item_index import ItemIndex
-from recsys.inference.state_cache import StateCache
+from recsys.inference.item_index import IndexedScorer, ItemIndex
+from recsys.inference.model_scorer import StateCache
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.bundle_index import STATES, BundleIndex, IndexManifest, query_encoder
 from recsys.serving.held_out import for_evaluation

@@ -16,8 +16,8 @@ from recsys.config import Columns
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import Frame, TableSource, frame_like
 from recsys.errors import InputError
+from recsys.inference.model_scorer import StateCache
 from recsys.inference.scorer import Seen
-from recsys.inference.state_cache import StateCache
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.answers import recommend, score
 from recsys.serving.bundle import ModelBundle

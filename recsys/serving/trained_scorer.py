@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment
-from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.scorer import Scorer
-from recsys.inference.state_cache import StateCache
 from recsys.model.protocols import Head, Model
 from recsys.process_memory import keep_freed_memory
 

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from recsys.config import DotProduct, NextItemConfig
 from recsys.data.histories import Histories
 from recsys.evaluation.search_metrics import choose_probes, recall_of, search_times
-from recsys.inference.indexed_scorer import IndexedScorer
-from recsys.inference.item_index import ItemIndex
-from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.state_cache import StateCache
+from recsys.inference.item_index import IndexedScorer, ItemIndex
+from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.model.build import build_model
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 

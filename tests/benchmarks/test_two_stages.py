@@ -12,9 +12,8 @@ import torch
 from recsys.config import NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import top_k
+from recsys.inference.ranking import TwoStages, top_k
 from recsys.inference.scorer import Scorer
-from recsys.inference.two_stages import TwoStages
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.process_memory import peak_memory_mib, reset_peak_memory

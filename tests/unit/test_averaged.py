@@ -39,8 +39,7 @@ from recsys.experiments.fit import fit
 from recsys.experiments.trainings import member_experiment
 from recsys.experiments.tune import tune
 from recsys.export.onnx import export_onnx
-from recsys.inference.model_inputs import read_histories
-from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead

@@ -20,8 +20,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
-from recsys.inference.model_inputs import read_histories
-from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.model.model_inputs import ModelInputs
 from recsys.model.next_item import NextItemModel
 from recsys.serving.bundle import ModelBundle

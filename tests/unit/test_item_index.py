@@ -34,8 +34,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.search_metrics import choose_probes, recall, recall_of
 from recsys.folders.digests import file_sha256
-from recsys.inference.indexed_scorer import IndexedScorer
-from recsys.inference.item_index import ItemIndex
+from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen
 from recsys.model.build import build_model

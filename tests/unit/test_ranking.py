@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,7 +16,6 @@ from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.inference import scorer as scorer_module
-from recsys.inference.best_scores import best_of_rows
 from recsys.inference.ranking import NEVER, Ties, rank_targets, top_k
 from recsys.inference.scorer import Scored, Seen
 
@@ -269,20 +268,6 @@ def test_targets_that_share_a_history_rank_as_if_each_had_its_own(
     assert sum(shared.calls) == len(histories)  # each is scored once
     own = rank_targets(TableScorer(scores[rows]), histories.take(rows), wanted, seen)
     assert ranks.tolist() == own.tolist()
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 3), st.integers(40, 90), st.integers(1, 3), st.integers(0, 2**16))
-def test_best_by_blocks_is_topk(rows: int, width: int, k: int, seed: int) -> None:
-    """Few different values, so that blocks and their ends tie."""
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.randint(0, 6, (rows, width), generator=generator).float()
-    scores[:, ::7] = -torch.inf
-    best, tokens, tied = best_of_rows(scores, k, block=3)
-    assert torch.equal(best, scores.topk(k).values)
-    assert torch.equal(scores.gather(1, tokens), best)
-    assert all(len(set(row)) == k for row in tokens.tolist())
-    assert tied.tolist() == ((scores >= best[:, -1:]).sum(1) > k).tolist()
 
 
 @given(cases(), st.sampled_from(["filter", "allow"]))

@@ -23,7 +23,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.inference import ranking
+from recsys.inference import model_scorer, product_search
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
@@ -210,8 +210,8 @@ def test_a_large_catalogue_is_searched_on_the_device(
     device: torch.device, tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its best items are found block by block; the rules for its size are patched."""
-    monkeypatch.setattr(ranking, "users_per_batch", lambda _: FEWEST_USERS)
-    monkeypatch.setattr(ranking, "finds_few", lambda *_: True)
+    monkeypatch.setattr(model_scorer, "users_per_batch", lambda _: FEWEST_USERS)
+    monkeypatch.setattr(product_search, "_SHARE", 0)
     on_cpu, on_gpu = (Recommender(ModelBundle.open(tiny_bundle.path)) for _ in range(2))
     on_gpu.bundle.model.to(device)
     for seen in ("filter", "allow"):

@@ -21,8 +21,7 @@ from recsys.config import (
 )
 from recsys.data.histories import Histories
 from recsys.inference import model_scorer
-from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.state_cache import StateCache, _size
+from recsys.inference.model_scorer import ModelScorer, StateCache, _size
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.model.protocols import Model

@@ -20,9 +20,8 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.search_metrics import retrieval_metrics
-from recsys.inference.ranking import rank_targets, top_k
+from recsys.inference.ranking import TwoStages, rank_targets, top_k
 from recsys.inference.scorer import Scored, Seen
-from recsys.inference.two_stages import TwoStages
 from recsys.model.model_inputs import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
