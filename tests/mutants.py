@@ -34,7 +34,7 @@ MEMORY = 8 << 30
 CORE = {
     "data/histories.py": "histories",
     "data/splits.py": "splits",
-    "data/targets.py": "time_splits",
+    "data/holdout.py": "splits",
     "data/batches.py": "batches",
     "data/row_filters.py": "row_filters",
     "data/row_rules.py": "raw_log",

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -24,83 +24,118 @@ from recsys.data.histories import Features, FeatureTable, Histories
 from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError
 
-lists = st.lists(st.lists(st.integers(1, 50), max_size=12), min_size=1, max_size=30)
+
+def histories_of(histories: Histories) -> list[list[int]]:
+    return [row[row > 0].tolist() for row in histories.padded()]
 
 
-def test_inputs_and_targets_by_hand() -> None:
-    histories = Histories.from_lists([[1, 2, 3, 4, 5], [7], [8, 9]])
-    batches = TrainingBatches(histories, max_sequence_length=3, batch_tokens=100, seed=0)
-    (batch,) = list(batches)
-    assert batch.items.tolist() == [[2, 3, 4], [8, 0, 0]]
-    assert batch.targets.tolist() == [[3, 4, 5], [9, 0, 0]]
-    assert batch.lengths.tolist() == [3, 1]
+def numbered(lengths: list[int]) -> Histories:
+    """Number the purchases of all histories 1, 2, 3, …, so that each token is unique."""
+    ends = np.cumsum([1, *lengths])
+    spans = itertools.pairwise(ends.tolist())
+    return Histories.from_lists([range(start, end) for start, end in spans])
 
 
-@settings(max_examples=60, deadline=None)
-@given(lists, st.integers(1, 10), st.integers(1, 40), st.integers(0, 99))
-def test_an_epoch_has_each_pair_once_within_the_budget(
-    rows: list[list[int]], width: int, budget: int, seed: int
-) -> None:
-    expected = [pair for row in rows for pair in itertools.pairwise(row[-width - 1 :])]
-    batches = TrainingBatches(Histories.from_lists(rows), width, budget, seed)
-    found = []
-    for batch in batches:
-        assert len(batch.items) == 1 or batch.items.numel() <= budget
-        real = batch.targets > 0
-        assert torch.equal(real.sum(1), batch.lengths)
-        assert torch.equal(batch.items > 0, real)
-        found += list(zip(batch.items[real].tolist(), batch.targets[real].tolist(), strict=True))
-    assert sorted(found) == sorted(expected)
+def kinds(histories: Histories, width: int, budget: int, seed: int) -> list[Batches]:
+    return [
+        TrainingBatches(histories, width, budget, seed),
+        MaskedBatches(TrainingBatches(histories, width, budget, seed), 0.3, seed),
+        SequenceToSequenceBatches(histories, width, 4, budget, seed),
+    ]
 
 
-def test_epochs_differ_and_seeds_repeat() -> None:
-    rng = np.random.default_rng(0)
-    rows = [rng.integers(1, 99, size=rng.integers(2, 30)).tolist() for _ in range(300)]
-    histories = Histories.from_lists(rows)
-    one, two = (TrainingBatches(histories, 20, 200, seed=3) for _ in range(2))
-    first = [batch.items for batch in one]
-    assert all(torch.equal(a, b.items) for a, b in zip(first, two, strict=True))
-    second = [batch.items for batch in one]
-    assert any(
-        a.shape != b.shape or not torch.equal(a, b) for a, b in zip(first, second, strict=False)
-    )
-
-
-def test_sequences_of_similar_length_are_batched_together() -> None:
-    """Pooling by length keeps padding low on a long-tailed log."""
-    rng = np.random.default_rng(0)
-    rows = [[1] * int(size) for size in 2 + rng.geometric(0.05, size=3_000)]
-    batches = TrainingBatches(Histories.from_lists(rows), 200, 2_000, seed=0)
-    computed = sum(batch.items.numel() for batch in batches)
-    assert batches.num_tokens / computed > 0.85
+@pytest.mark.parametrize(
+    ("windows", "items", "targets"),
+    [
+        ("newest", [[6, 7, 8], [10, 0, 0]], [[7, 8, 9], [11, 0, 0]]),
+        ("all", [[2, 0, 0], [3, 4, 5], [6, 7, 8], [10, 0, 0]], None),
+    ],
+)
+def test_inputs_and_targets_by_hand(windows: Any, items: Any, targets: Any) -> None:
+    histories = Histories.from_lists([[2, 3, 4, 5, 6, 7, 8, 9], [1], [10, 11]])
+    (batch,) = TrainingBatches(histories, 3, 100, 0, windows)
+    assert sorted(batch.items.tolist()) == items
+    after = [[3, 0, 0], [4, 5, 6], [7, 8, 9], [11, 0, 0]] if targets is None else targets
+    assert sorted(batch.targets.tolist()) == after
 
 
 @settings(max_examples=100, deadline=None)
-@given(lists, st.integers(1, 10), st.integers(1, 40), st.integers(0, 99))
-def test_windows_have_each_target_once(
-    rows: list[list[int]], width: int, budget: int, seed: int
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=30),
+    st.integers(1, 10),
+    st.integers(1, 40),
+    st.integers(0, 99),
+)
+def test_an_epoch_has_each_pair_once_within_the_budget(
+    lengths: list[int], width: int, budget: int, seed: int
 ) -> None:
     """No target is dropped, and the last window is that of ``windows="newest"``."""
-    histories = numbered([len(row) for row in rows])
-    batches = TrainingBatches(histories, width, budget, seed, "all")
-    newest = TrainingBatches(histories, width, budget, seed, "newest")
-    expected = [pair for row in histories_of(histories) for pair in itertools.pairwise(row)]
-    found, windows = [], set()
-    for batch in batches:
-        assert len(batch.items) == 1 or batch.items.numel() <= budget
-        real = batch.targets > 0
-        found += list(zip(batch.items[real].tolist(), batch.targets[real].tolist(), strict=True))
-        windows |= {tuple(row[row > 0].tolist()) for row in batch.targets}
-    assert sorted(found) == expected
-    assert batches.num_tokens == len(expected)
-    assert {tuple(row[row > 0].tolist()) for batch in newest for row in batch.targets} <= windows
+    histories = numbered(lengths)
+    windows: dict[str, set[tuple[int, ...]]] = {}
+    for kind, rows in (
+        ("newest", [row[-width - 1 :] for row in histories_of(histories)]),
+        ("all", histories_of(histories)),
+    ):
+        batches = TrainingBatches(histories, width, budget, seed, cast("Any", kind))
+        expected = [pair for row in rows for pair in itertools.pairwise(row)]
+        assert batches.num_tokens == len(expected)
+        found, windows[kind] = [], set()
+        for batch in batches:
+            assert len(batch.items) == 1 or batch.items.numel() <= budget
+            real = batch.targets > 0
+            assert torch.equal(real.sum(1), batch.lengths)
+            assert torch.equal(batch.items > 0, real)
+            pairs = zip(batch.items[real].tolist(), batch.targets[real].tolist(), strict=True)
+            found += list(pairs)
+            windows[kind] |= {tuple(row[row > 0].tolist()) for row in batch.targets}
+        assert sorted(found) == expected
+    assert windows["newest"] <= windows["all"]
 
 
-def test_windows_by_hand() -> None:
-    histories = Histories.from_lists([[1, 2, 3, 4, 5, 6, 7, 8], [9]])
-    (batch,) = TrainingBatches(histories, 3, 100, 0, "all")
-    assert sorted(batch.items.tolist()) == [[1, 0, 0], [2, 3, 4], [5, 6, 7]]
-    assert sorted(batch.targets.tolist()) == [[2, 0, 0], [3, 4, 5], [6, 7, 8]]
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_epochs_differ_and_seeds_repeat(kind: int) -> None:
+    histories = numbered(np.random.default_rng(0).integers(2, 30, size=300).tolist())
+
+    def epoch(batches: Batches) -> list[str]:
+        return [str((batch.items.tolist(), batch.targets.tolist())) for batch in batches]
+
+    one, two, other = (kinds(histories, 20, 200, seed)[kind] for seed in (3, 3, 4))
+    first = epoch(one)
+    assert first == epoch(two)
+    second = epoch(one)
+    assert second == epoch(two)
+    assert set(first) != set(second)
+    assert set(first) != set(epoch(other))
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_sequences_of_similar_length_are_batched_together(kind: int) -> None:
+    """Pooling by length keeps padding low on a long-tailed log.
+
+    Batches of a pool come in no order of length: else every epoch would begin with the longest
+    histories and end with the shortest.
+    """
+    lengths = 2 + np.random.default_rng(0).geometric(0.05, size=3_000)
+    batches = kinds(numbered(lengths.tolist()), 50, 2_000, 0)[kind]
+    tokens = batches.num_tokens
+    computed = sum(b.items.numel() + (kind == 2) * b.targets.numel() for b in batches)
+    assert tokens / computed > 0.85
+    widths = np.array(
+        [b.items.shape[1] for b in kinds(numbered(lengths[:400].tolist()), 100, 300, 0)[kind]]
+    )
+    assert 20 < len(widths) < 50, "one pool, within which rows are sorted"
+    assert abs(np.corrcoef(widths, np.arange(len(widths)))[0, 1]) < 0.5
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_histories_meet_others_in_other_epochs(kind: int) -> None:
+    """Not the same ones in another order of batches."""
+    batches = kinds(numbered([6] * 60), 10, 20 if kind == 0 else 40, 0)[kind]
+    first, second = (
+        {frozenset((batch.items[:, 0] // 6).tolist()) for batch in batches} for _ in range(2)
+    )
+    assert len(first) >= 12
+    assert len(first & second) < len(first) / 4
 
 
 def test_times_follow_their_items_into_windows_and_shards() -> None:
@@ -118,22 +153,14 @@ def test_times_follow_their_items_into_windows_and_shards() -> None:
             assert all(tensor.is_contiguous() for tensor in tensors)
 
 
-def kinds(histories: Histories) -> list[Batches]:
-    return [
-        TrainingBatches(histories, 8, 60, seed=3),
-        MaskedBatches(TrainingBatches(histories, 8, 60, seed=3), 0.3, seed=3),
-        SequenceToSequenceBatches(histories, 8, 4, 60, seed=3),
-    ]
-
-
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_shards_partition_the_batches_from_any_start(kind: int) -> None:
     """Each row is in one process; other processes of a batch with one row have no targets."""
     lengths = np.random.default_rng(0).integers(2, 30, size=60).tolist()
     histories = numbered([*lengths, 200])
-    full = kinds(histories)[kind]
+    full = kinds(histories, 8, 60, 3)[kind]
     epochs = [list(full) for _ in range(2)]
-    parts = [ShardedBatches(kinds(histories)[kind], 1, part, 3) for part in range(3)]
+    parts = [ShardedBatches(kinds(histories, 8, 60, 3)[kind], 1, part, 3) for part in range(3)]
     assert {len(part) for part in parts} == {len(epochs[1])}
     for part in parts:
         part.load_state_dict({"batches": 2})
@@ -149,17 +176,6 @@ def test_shards_partition_the_batches_from_any_start(kind: int) -> None:
         - sum(int(batch.lengths.sum()) for batch in epochs[1])
         / sum(batch.items.numel() for batch in epochs[1])
     }
-
-
-def histories_of(histories: Histories) -> list[list[int]]:
-    return [row[row > 0].tolist() for row in histories.padded()]
-
-
-def numbered(lengths: list[int]) -> Histories:
-    """Number the purchases of all histories 1, 2, 3, …, so that each token is unique."""
-    ends = np.cumsum([1, *lengths])
-    spans = itertools.pairwise(ends.tolist())
-    return Histories.from_lists([range(start, end) for start, end in spans])
 
 
 def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:
@@ -230,41 +246,6 @@ def test_an_epoch_of_continuations_reads_about_all_items() -> None:
     assert 0.9 < inputs / (300 * 200) < 1
 
 
-def test_continuations_repeat_with_their_seed() -> None:
-    histories = numbered(np.random.default_rng(0).integers(2, 30, size=200).tolist())
-    one, two, other = (SequenceToSequenceBatches(histories, 8, 4, 200, seed) for seed in (3, 3, 4))
-    for _ in range(2):
-        ours, theirs = list(one), list(two)
-        assert len(ours) == len(theirs)
-        for a, b in zip(ours, theirs, strict=True):
-            assert torch.equal(a.items, b.items)
-            assert torch.equal(a.targets, b.targets)
-    first = SequenceToSequenceBatches(histories, 8, 4, 200, seed=3)
-    assert {str(cuts(batch)) for batch in first} != {str(cuts(batch)) for batch in other}
-
-
-def test_continuations_of_similar_length_are_batched_together() -> None:
-    lengths = 2 + np.random.default_rng(0).geometric(0.05, size=3_000)
-    batches = SequenceToSequenceBatches(numbered(lengths.tolist()), 50, 5, 2_000, seed=0)
-    tokens = batches.num_tokens
-    computed = sum(batch.items.numel() + batch.targets.numel() for batch in batches)
-    assert tokens / computed > 0.85
-
-
-def test_batches_of_like_lengths_come_in_no_order_of_length() -> None:
-    """Else every epoch would begin with the longest histories and end with the shortest."""
-    lengths = 2 + np.random.default_rng(0).geometric(0.05, size=400)
-    histories = numbered(lengths.tolist())
-    for batches in (
-        TrainingBatches(histories, 100, 300, seed=0),
-        SequenceToSequenceBatches(histories, 100, 5, 300, seed=0),
-    ):
-        widths = np.array([batch.items.shape[1] for batch in batches])
-        assert 20 < len(widths) < 50, "one pool, within which rows are sorted"
-        order = np.corrcoef(widths, np.arange(len(widths)))[0, 1]
-        assert abs(order) < 0.5
-
-
 @pytest.mark.parametrize("windows", ["newest", "all"])
 def test_every_window_has_the_features_of_its_user(windows: Literal["newest", "all"]) -> None:
     """A number for each of three users, who are told apart by their items."""
@@ -281,20 +262,6 @@ def test_every_window_has_the_features_of_its_user(windows: Literal["newest", "a
             assert ages[items > 0].unique().tolist() == [10 * user]
             found.append(int(user))
     assert sorted(found) == ([1, 2, 3] if windows == "newest" else [1, 1, 1, 2, 2, 3, 3])
-
-
-def test_histories_meet_others_in_other_epochs() -> None:
-    """Not the same ones in another order of batches."""
-    histories = numbered([6] * 60)
-    for batches in (
-        TrainingBatches(histories, 10, 20, seed=0),
-        SequenceToSequenceBatches(histories, 10, 5, 40, seed=0),
-    ):
-        first, second = (
-            {frozenset((batch.items[:, 0] // 6).tolist()) for batch in batches} for _ in range(2)
-        )
-        assert len(first) >= 12
-        assert len(first & second) < len(first) / 4
 
 
 def test_a_pass_is_divided_into_epochs() -> None:

@@ -66,14 +66,6 @@ def test_categories_are_numbered_together_with_equal_shares() -> None:
     assert found.numbers.shape == (5, 0)
 
 
-def test_columns_of_lists_are_categories() -> None:
-    lists = [["p", "q"], ["q", "r", "q"], None, ["", "r"]]
-    items = ITEMS.with_columns(tags=pl.Series(lists, dtype=pl.List(pl.String)))
-    found, expected = fitted(TAGS, items=items).encode(items), fitted(TAGS).encode(ITEMS)
-    assert np.array_equal(found.categories, expected.categories)
-    assert np.array_equal(found.shares, expected.shares)
-
-
 def test_numbers_are_standardised_and_missing_ones_are_marked() -> None:
     """1, 3 and 5 have mean 3 and standard deviation √(8/3)."""
     found = fitted(PRICE).encode(ITEMS).numbers
@@ -92,15 +84,6 @@ def expected_prices() -> np.ndarray[Any, Any]:
     return fitted(PRICE).encode(ITEMS).numbers
 
 
-def test_a_flag_that_some_items_have_is_a_feature() -> None:
-    items = ITEMS.with_columns(
-        brand=pl.Series(["new", None, "new", None]), price=pl.Series([1, None] * 2)
-    )
-    found = fitted(BRAND, PRICE, items=items).encode(items)
-    assert found.categories[1:, 0].tolist() == [1, 0, 1, 0]
-    assert found.numbers[1:].tolist() == [[0, 0], [0, 1], [0, 0], [0, 1]]
-
-
 def test_texts_that_share_words_are_similar() -> None:
     """big and car occur together, bus does not; "a" is not a word. Vectors have length 1."""
     items = pl.concat([ITEMS, ITEMS.head(1).with_columns(item_id=pl.lit(12, pl.Int64), title=None)])
@@ -109,12 +92,6 @@ def test_texts_that_share_words_are_similar() -> None:
     cosine = found @ found.T
     assert cosine[1, 2] > 0.9 > cosine[1, 3] > cosine[1, 4]
     assert cosine[3, 4] > 0.8 > cosine[2, 3] > cosine[2, 4]
-
-
-def test_texts_of_the_same_words_are_one_vector() -> None:
-    items = pl.DataFrame({"item_id": range(3), "title": ["red car", "Red, car", "car (red)"]})
-    found = fitted(TITLE.model_copy(update={"dims": 1}), items=items).encode(items).numbers
-    assert abs(found).tolist() == [[0], [1], [1], [1]]
 
 
 def test_products_of_all_directions_are_cosines_of_tf_idf() -> None:
@@ -184,11 +161,6 @@ def test_a_feature_without_information_is_refused_by_name(
     with pytest.raises(InputError, match=f"model.item_features: {message}") as error:
         fitted(feature, items=items)
     assert "\n" not in str(error.value)
-
-
-def test_an_item_table_without_features() -> None:
-    with pytest.raises(InputError, match="no such column in the item table, which has no features"):
-        fitted(BRAND, items=ITEMS.select("item_id"))
 
 
 def test_a_saved_encoder_encodes_as_before(tmp_path: Path) -> None:

@@ -1,65 +1,138 @@
-"""Cut points: by hand, and that they partition every log."""
+"""Splits: cut points by hand, no future and no held-out user in training, and what is held out."""
 
 from __future__ import annotations
 
 from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
+import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recsys.data.splits import leave_last_basket_out, leave_last_out
+from recsys.config import (
+    Backtest,
+    DataConfig,
+    GlobalTime,
+    LeaveLastBasketOut,
+    LeaveLastOut,
+    Split,
+    UserHoldout,
+    parse_experiment,
+)
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout, find_targets
+from recsys.data.prepared import Part, PreparedDataset, prepare
+from recsys.data.splits import (
+    cut_points,
+    kth_latest,
+    leave_last_basket_out,
+    leave_last_out,
+    user_holdout,
+)
+from recsys.errors import InputError
 
-users_with_ascending_times = st.lists(
-    st.lists(st.integers(-3, 3), min_size=1, max_size=12).map(sorted), min_size=1, max_size=8
+COLUMNS = ["user_id", "item_id", "timestamp"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+# Two users: times 1 4 5 9, and 5 8.
+TIMES, OFFSETS = np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6])
+
+# Validation starts at 4, test at 6: item 9 is only a test target, c only a test user.
+LOG = pl.DataFrame(
+    [
+        *[("a", 1, 1), ("a", 2, 2), ("a", 3, 4)],
+        *[("a", 1, 6), ("a", 2, 6), ("a", 9, 7), ("a", 3, 8)],
+        *[("b", 3, 1), ("b", 1, 5), ("b", 9, 6)],
+        *[("c", 2, 6), ("c", 3, 7)],
+    ],
+    schema=COLUMNS,
+    orient="row",
+)
+DATES: dict[str, Any] = {
+    "valid_from": "2024-01-04",
+    "test_from": "2024-01-06T00:00:00",
+    "test_until": "2024-01-08",
+}
+
+# With leave_last_basket_out, item 9 occurs only as a test target.
+BASKETS = pl.DataFrame(
+    [
+        *[("a", 5, 1), ("a", 3, 2), ("a", 5, 2), ("a", 9, 3), ("a", 5, 3)],
+        *[("b", 3, 1), ("b", 7, 2), ("b", 3, 2)],
+        *[("c", 7, 1), ("c", 3, 1), ("d", 7, 1), ("d", 9, 2)],
+    ],
+    schema=COLUMNS,
+    orient="row",
 )
 
 
-def basket_cuts(times: list[list[int]]) -> list[list[int]]:
-    offsets = np.cumsum([0, *map(len, times)])
-    flat = np.array([time for user in times for time in user], dtype=np.int64)
-    cuts = leave_last_basket_out(flat, offsets)
+def days(units: int) -> pl.DataFrame:
+    """The log with a day for each time, as an epoch with so many units in a second."""
+    since_1970 = 19_722 + pl.col("timestamp")
+    return LOG.with_columns(timestamp=since_1970 * 86_400 * units)
+
+
+def split_log(
+    split: Split, folder: Path, log: pl.DataFrame = LOG, **config: Any
+) -> PreparedDataset:
+    return prepare(log, DataConfig(split=split, **config), folder / "out")
+
+
+def lists(histories: Histories) -> list[list[int]]:
+    return [histories[b : b + 1].items.tolist() for b in range(len(histories))]
+
+
+ascending_times = st.lists(
+    st.lists(st.integers(-3, 9), min_size=1, max_size=12).map(sorted), min_size=1, max_size=8
+)
+
+
+def flat(times: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return timestamps and offsets."""
+    return np.array([*chain(*times)], dtype=np.int64), np.cumsum([0, *map(len, times)])
+
+
+@pytest.mark.parametrize(
+    ("targets", "lengths", "expected"),
+    [
+        (
+            1,
+            [1, 2, 3, 4, 100],
+            [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4], [98, 99, 100]],
+        ),
+        (  # too few to hold out five; one left for training; too few for validation
+            5,
+            [1, 5, 6, 10, 11, 100],
+            [[1, 1, 1], [5, 5, 5], [1, 1, 6], [5, 5, 10], [1, 6, 11], [90, 95, 100]],
+        ),
+        (3, [], np.empty((0, 3)).tolist()),
+    ],
+)
+def test_leave_last_out_by_hand(targets: int, lengths: list[int], expected: Any) -> None:
+    cuts = leave_last_out(np.array(lengths, dtype=np.int64), targets)
+    assert cuts.tolist() == expected
     assert cuts.dtype == np.int32
-    return [list(map(int, row)) for row in cuts]
+    assert cuts.shape == (len(lengths), 3)
 
 
-def test_leave_last_out_by_hand() -> None:
-    cuts = leave_last_out(np.array([1, 2, 3, 4, 100]))
-    assert cuts.tolist() == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4], [98, 99, 100]]
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        # A single basket of any size is for training.
+        ([[7], [7, 7, 7], [1, 2]], [[1, 1, 1], [3, 3, 3], [1, 1, 2]]),
+        ([[1, 1, 2, 2, 2], [1, 2, 3], [1, 1, 4, 5, 5]], [[2, 2, 5], [1, 2, 3], [2, 3, 5]]),
+        # Two users at the same time share no basket.
+        ([[1, 2, 3], [3, 4, 5], [5]], [[1, 2, 3], [1, 2, 3], [1, 1, 1]]),
+        ([], np.empty((0, 3)).tolist()),
+    ],
+)
+def test_leave_last_basket_out_by_hand(times: list[list[int]], expected: Any) -> None:
+    cuts = leave_last_basket_out(*flat(times))
+    assert cuts.tolist() == expected
     assert cuts.dtype == np.int32
-
-
-def test_leave_last_five_out_by_hand() -> None:
-    cuts = leave_last_out(np.array([1, 5, 6, 10, 11, 100]), targets=5)
-    assert cuts.tolist() == [
-        [1, 1, 1],  # too few to hold out five
-        [5, 5, 5],
-        [1, 1, 6],  # one is left for training
-        [5, 5, 10],  # too few for validation
-        [1, 6, 11],
-        [90, 95, 100],
-    ]
-
-
-def test_leave_last_basket_out_by_hand() -> None:
-    assert basket_cuts([[7], [7, 7, 7], [1, 2], [1, 1, 2, 2, 2], [1, 2, 3], [1, 1, 4, 5, 5]]) == [
-        [1, 1, 1],  # a single basket of any size is for training
-        [3, 3, 3],
-        [1, 1, 2],
-        [2, 2, 5],
-        [1, 2, 3],
-        [2, 3, 5],
-    ]
-
-
-def test_two_users_at_the_same_time_share_no_basket() -> None:
-    assert basket_cuts([[1, 2, 3], [3, 4, 5], [5]]) == [[1, 2, 3], [1, 2, 3], [1, 1, 1]]
-
-
-def test_no_users() -> None:
-    assert leave_last_out(np.empty(0, dtype=np.int64), targets=3).shape == (0, 3)
-    assert leave_last_basket_out(np.empty(0, dtype=np.int64), np.array([0])).shape == (0, 3)
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1), st.integers(1, 20))
@@ -68,37 +141,333 @@ def test_parts_cover_each_interaction_once(lengths: list[int], targets: int) -> 
     sizes = np.diff(cuts, axis=1, prepend=0)
     assert (sizes[:, 0] >= 1).all(), "something to train on"
     assert np.isin(sizes[:, 1:], [0, targets]).all(), "all targets of a part or none"
-    assert (sizes[:, 2] >= sizes[:, 1]).all(), "no validation targets without test targets"
     assert cuts[:, 2].tolist() == lengths
-    held_out = np.array(lengths) > targets
-    assert (sizes[:, 2] > 0).tolist() == held_out.tolist(), "of whoever has enough"
+    assert (sizes[:, 2] > 0).tolist() == (np.array(lengths) > targets).tolist()
     assert (sizes[:, 1] > 0).tolist() == (np.array(lengths) > 2 * targets).tolist()
 
 
-@given(users_with_ascending_times)
+@given(ascending_times)
 def test_baskets_are_never_split(times: list[list[int]]) -> None:
-    for user, (train, valid, end) in zip(times, basket_cuts(times), strict=True):
+    cuts = leave_last_basket_out(*flat(times)).tolist()
+    for user, (train, valid, end) in zip(times, cuts, strict=True):
         baskets = [list(basket) for _, basket in groupby(user)]
-        expected = {
-            "train": baskets[: max(1, len(baskets) - 2)],
-            "valid": baskets[-2:-1] if len(baskets) > 2 else [],
-            "test": baskets[-1:] if len(baskets) > 1 else [],
-        }
-        found = {"train": user[:train], "valid": user[train:valid], "test": user[valid:end]}
         assert end == len(user)
-        assert found == {part: list(chain(*those)) for part, those in expected.items()}
+        assert user[:train] == [*chain(*baskets[: max(1, len(baskets) - 2)])]
+        assert user[train:valid] == (baskets[-2] if len(baskets) > 2 else [])
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=20))
-def test_baskets_of_one_are_held_out_like_single_interactions(lengths: list[int]) -> None:
-    assert (
-        basket_cuts([list(range(n)) for n in lengths]) == leave_last_out(np.array(lengths)).tolist()
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        (GlobalTime(valid_from=5, test_from=8), [[2, 3, 4], [0, 1, 2]]),
+        (GlobalTime(valid_from=4.5, test_from=9), [[2, 3, 4], [0, 2, 2]]),
+        (GlobalTime(test_fraction=1 / 3, valid_fraction=1 / 3), [[2, 3, 4], [0, 1, 2]]),
+        # Half of the rows would separate the two at time 5, so both are in test.
+        (GlobalTime(test_fraction=1 / 2, valid_fraction=1 / 6), [[1, 2, 4], [0, 0, 2]]),
+        (GlobalTime(test_from=9, valid_fraction=1 / 6), [[3, 3, 4], [1, 2, 2]]),
+        (GlobalTime(valid_from="1970-01-01T00:00:05", test_from=8), [[2, 3, 4], [0, 1, 2]]),
+    ],
+    ids=str,
+)
+def test_global_time_by_hand(split: GlobalTime, expected: list[list[int]]) -> None:
+    assert cut_points(split, TIMES, OFFSETS).tolist() == expected
+
+
+NO_TEST = "no test interactions.*times run from 1 to 9"
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        (GlobalTime(test_from=10), NO_TEST),
+        (GlobalTime(valid_from=1, test_from=9), NO_TEST),
+        (GlobalTime(test_from="2020-01-01"), NO_TEST),
+        (GlobalTime(test_fraction=0.9, valid_fraction=0.9), NO_TEST),
+        # Six rows for validation and one for test are more than the six there are.
+        (GlobalTime(test_fraction=1 / 6, valid_fraction=0.99), NO_TEST),
+        (Backtest(), "recsys backtest"),
+        (UserHoldout(), "of 2 users 1 are for validation and 1 for test"),
+    ],
+    ids=str,
+)
+def test_a_split_that_leaves_an_empty_part_is_refused(split: Split, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        cut_points(split, TIMES, OFFSETS)
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ("{kind: global_time, test_from: soon}", "a number or an ISO 8601 date, not 'soon'"),
+        ("{kind: global_time, test_from: 2, valid_from: 3}", "must ascend"),
+        ("{kind: global_time, test_from: 2, test_fraction: 0.5}", "exclude each other"),
+        ("{kind: backtest, cuts: [3, 2]}", "the cuts must ascend"),
+        ("{kind: backtest, folds: 20}", "folds times test_fraction must be below 1"),
+        ("random", "the kind must be 'leave_last_out', 'leave_last_basket_out', 'global_time'"),
+    ],
+)
+def test_wrong_splits(split: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_experiment({}, [f"data.split={split}"])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("high", [3, 100_000, 2**63 - 1])
+def test_the_kth_latest_of_any_times(high: int) -> None:
+    times = np.random.default_rng(0).integers(-high, high, size=500)
+    times[7] = -high
+    for k in (1, 2, 50, 499, 500):
+        assert kth_latest(times, k) == np.sort(times)[-k]
+
+
+@pytest.mark.parametrize(
+    ("targets", "history", "expected", "without"),
+    [
+        ("first", "frozen", [(0, 1, [1, 2, 3])], 1),
+        ("last", "frozen", [(0, 3, [1, 2, 3])], 1),
+        ("last", "advancing", [(0, 3, [1, 2, 3, 1, 2]), (2, 3, [2])], 0),
+        ("every", "frozen", [(0, 1, [1, 2, 3]), (0, 2, [1, 2, 3]), (0, 3, [1, 2, 3])], 2),
+        (
+            "every",
+            "advancing",
+            # The purchases at time 6 are not in one another's history.
+            [(0, 1, [1, 2, 3]), (0, 2, [1, 2, 3]), (0, 3, [1, 2, 3, 1, 2]), (2, 3, [2])],
+            1,
+        ),
+    ],
+)
+def test_targets_and_histories_by_hand(
+    targets: Any, history: Any, expected: list[Any], without: int, tmp_path: Path
+) -> None:
+    split = GlobalTime(valid_from=4, test_from=6, targets=targets, history=history)
+    dataset = split_log(split, tmp_path)
+    assert dataset.item_table["item_id"].to_list() == [1, 2, 3]
+    test = dataset.holdout("test")
+    histories = [test.histories[row : row + 1].items.tolist() for row in test.history_rows]
+    assert list(zip(test.users.tolist(), test.targets.tolist(), histories, strict=True)) == expected
+    assert test.without_history == without
+    assert test.dropped == (2 if targets == "every" else 1)
+    together = dataset.next_purchases("test")  # all purchases after the cut, whatever the split
+    assert together.users.tolist() == [0]
+    assert (together.targets.items.tolist(), together.histories.items.tolist()) == ([1, 2, 3],) * 2
+    assert (together.dropped, together.without_history) == (2, 2)
+
+
+def test_unknown_items_are_not_a_history(tmp_path: Path) -> None:
+    """User d bought only item 9, which is outside the catalogue, before item 1."""
+    more = pl.DataFrame([("d", 9, 6), ("d", 1, 7)], schema=LOG.schema, orient="row")
+    split = GlobalTime(valid_from=4, test_from=6, targets="last", history="advancing")
+    test = split_log(split, tmp_path, pl.concat([LOG, more])).holdout("test")
+    assert test.users.tolist() == [0, 2]
+    assert test.without_history == 1
+
+
+def test_the_log_ends_where_the_test_part_does(tmp_path: Path) -> None:
+    """Later interactions do not affect the filters."""
+    split = GlobalTime(valid_from=2, test_from=4, test_until=6)
+    dataset = split_log(split, tmp_path, min_item_interactions=2)
+    assert dataset.timestamps.tolist() == [1, 4, 1, 5]
+    assert dataset.item_table["item_id"].to_list() == [1, 3]
+
+
+def test_an_advancing_history_does_not_reach_into_another_users() -> None:
+    """The second user begins when the first one ends."""
+    times, offsets = np.array([1, 5, 5, 5, 8]), np.array([0, 2, 5])
+    places = find_targets(
+        times, offsets, (np.array([1, 0]), np.array([2, 3])), "every", "advancing"
     )
+    assert places.targets.tolist() == [1, 2, 3, 4]
+    assert places.starts.tolist() == [0, 2, 2, 2]
+    assert places.ends.tolist() == [1, 2, 2, 4]
 
 
-@pytest.mark.parametrize("targets", [2, 5])
-@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=20))
-def test_more_interactions_move_the_cuts_along(targets: int, lengths: list[int]) -> None:
-    """More purchases at the start of a history go to training and change nothing else."""
-    enough = np.array(lengths) + 2 * targets
-    assert (leave_last_out(enough + 7, targets) == leave_last_out(enough, targets) + 7).all()
+@given(
+    ascending_times,
+    st.lists(st.integers(1, 9), min_size=2, max_size=2, unique=True).map(sorted),
+    st.sampled_from(["first", "last", "every"]),
+    st.sampled_from(["frozen", "advancing"]),
+)
+def test_histories_have_nothing_later_than_the_cut(
+    users: list[list[int]], moments: list[int], chosen: Any, known: Any
+) -> None:
+    valid, test = moments
+    users = [*users, [0, 9]]  # so that each part has an interaction
+    times, offsets = flat(users)
+    cuts = cut_points(GlobalTime(valid_from=valid, test_from=test), times, offsets)
+    assert (cuts[:, 2] == np.diff(offsets)).all()
+    for user, (end_of_training, end_of_validation, end) in zip(users, cuts, strict=True):
+        assert user[:end_of_training] == [time for time in user if time < valid]
+        assert user[end_of_validation:end] == [time for time in user if time >= test]
+    found = find_targets(times, offsets, (cuts[:, 1], cuts[:, 2]), chosen, known)
+    assert (times[found.targets] >= test).all()
+    assert found.starts.tolist() == offsets[found.users].tolist()
+    if chosen == "every":
+        assert found.targets.tolist() == np.flatnonzero(times >= test).tolist()
+    else:
+        assert len(set(found.users.tolist())) == len(found.users) == (cuts[:, 1] < cuts[:, 2]).sum()
+    for start, end, target in zip(found.starts, found.ends, found.targets, strict=True):
+        limit = test if known == "frozen" else times[target]
+        assert (times[start:end] < limit).all()
+        assert end == target or times[end] >= limit, "the history is complete"
+
+
+@given(st.lists(st.integers(1, 9), min_size=3, max_size=30), st.integers(0, 5))
+def test_held_out_users_are_never_trained_on(lengths: list[int], seed: int) -> None:
+    cuts = user_holdout(np.array(lengths), 0.2, 0.3, np.random.default_rng(seed))
+    kinds = {0: "train", 1: "valid", 2: "test"}
+    rows = [kinds[int((row == 0).sum())] for row in cuts]
+    assert {tuple(row) for row in np.minimum(cuts, 1)} == {(1, 1, 1), (0, 1, 1), (0, 0, 1)}
+    assert cuts.max(axis=1).tolist() == lengths
+    assert rows.count("valid") == max(1, round(0.2 * len(lengths)))
+    assert rows.count("test") == max(1, round(0.3 * len(lengths)))
+
+
+def test_user_holdout_of_a_dataset(tmp_path: Path) -> None:
+    """Of four users two are for training; the catalogue is theirs and the validation user's.
+
+    Held-out users are asked for their last item after all the others.
+    """
+    rows = [(user, item, time) for user in range(4) for time, item in enumerate([user, 5, 6])]
+    log = pl.DataFrame(rows, schema=COLUMNS, orient="row")
+    split = UserHoldout(valid_fraction=0.25, test_fraction=0.25, seed=3)
+    dataset = split_log(split, tmp_path, log)
+    (tested,) = np.flatnonzero(dataset.cuts[:, 1] == 0)
+    assert set(dataset.item_table["item_id"]) == {0, 1, 2, 3, 5, 6} - {tested}
+    for part, before in (("valid", [0, 5]), ("test", [5])):
+        held_out = dataset.holdout(part)  # type: ignore[arg-type]
+        assert len(held_out.users) == 1
+        assert dataset.vocabulary.decode(held_out.targets).to_list() == [6]
+        items = dataset.vocabulary.decode(held_out.histories.items).to_list()
+        assert items[-len(before) :][-1] == 5
+        assert len(items) == len(before)
+    assert dataset.holdout("test").users.tolist() == [tested]
+    assert dataset.histories("test").lengths[tested] == 0
+    assert sorted(dataset.histories("valid").lengths.tolist()) == [0, 0, 3, 3]
+    assert prepare(log, dataset.config, tmp_path / "again").fingerprint == dataset.fingerprint
+    others = {
+        int(np.argmin(cut_points(UserHoldout(seed=n), np.arange(9), np.arange(10))[:, 1]))
+        for n in range(20)
+    }
+    assert len(others) > 1, "the seed decides"
+
+
+def test_continuations_are_the_last_baskets_of_users(tmp_path: Path) -> None:
+    dataset = split_log(LeaveLastBasketOut(), tmp_path, BASKETS)
+    assert dataset.item_table["item_id"].to_list() == [3, 5, 7]
+    assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [1, 1, 2]]
+    valid, test = dataset.next_purchases("valid"), dataset.next_purchases("test")
+    assert valid.users.tolist() == [0]
+    assert (lists(valid.histories), lists(valid.targets)) == ([[2]], [[1, 2]])
+    assert test.users.tolist() == [0, 1]  # the test target of d is outside the catalogue
+    assert (lists(test.histories), lists(test.targets)) == ([[2, 1, 2], [1]], [[2], [3, 1]])
+    assert (valid.dropped, test.dropped) == (0, 2)
+
+
+def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> None:
+    dataset = split_log(LeaveLastOut(targets=2), tmp_path, BASKETS)
+    assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [2, 2, 2]]
+    test = dataset.holdout("test")
+    assert test.users.tolist() == [0, 0, 1, 1]
+    assert (lists(test.histories), test.history_rows.tolist()) == ([[2, 1, 2], [1]], [0, 0, 1, 1])
+    assert (test.targets.tolist(), test.dropped) == ([4, 2, 3, 1], 0)
+
+
+@pytest.mark.parametrize("split", [LeaveLastOut(targets=3), LeaveLastBasketOut()], ids=str)
+@given(st.lists(st.tuples(*[st.integers(0, 6)] * 3), min_size=1, max_size=50))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_parts_partition_the_log(
+    split: Split, tmp_path: Path, rows: list[tuple[int, int, int]]
+) -> None:
+    """The history before test plus the test targets is the user's log, in order."""
+    dataset = split_log(split, tmp_path, pl.DataFrame(rows, schema=COLUMNS, orient="row"))
+    known, train = lists(dataset.histories("test")), lists(dataset.histories("valid"))
+    assert {item for history in known for item in history} == set(range(1, dataset.num_items + 1))
+    targets: dict[Part, dict[int, list[int]]] = {}
+    for part in PARTS:
+        together, single = dataset.next_purchases(part), dataset.holdout(part)
+        assert len(together.targets.items) + together.dropped == dataset.manifest.counts[part]
+        targets[part] = dict(zip(together.users.tolist(), lists(together.targets), strict=True))
+        pairs = [(user, item) for user, items in targets[part].items() for item in items]
+        assert list(zip(single.users.tolist(), single.targets.tolist(), strict=True)) == pairs
+        assert single.dropped == together.dropped
+        before = train if part == "valid" else known
+        assert lists(together.histories) == [before[user] for user in targets[part]]
+        assert lists(single.histories.take(single.history_rows)) == [before[u] for u, _ in pairs]
+    for user, user_id in enumerate(dataset.user_ids):
+        bought = sorted((row for row in rows if row[0] == user_id), key=lambda row: row[2])
+        tokens = dataset.vocabulary.encode([item for _, item, _ in bought]).tolist()
+        assert train[user] + targets["valid"].get(user, []) == known[user]
+        assert known[user] + targets["test"].get(user, []) == [t for t in tokens if t != 0]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12).filter(any), st.integers(1, 5))
+def test_shards_have_each_target_once_with_its_history(counts: list[int], parts: int) -> None:
+    """Some histories precede several targets, some none."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    full = Holdout(
+        users=rows + 100,
+        targets=np.arange(1, len(rows) + 1, dtype=np.int32),
+        positions=np.arange(len(rows)),
+        history_rows=rows,
+        histories=Histories.from_lists([[row + 1] * (row + 1) for row in range(len(counts))]),
+        dropped=3,
+    )
+    found, ends = [], [0]
+    for part in range(parts):
+        chosen, shard = full.shard(part, parts)
+        assert chosen.start == ends[-1]
+        ends.append(chosen.stop)
+        assert shard.dropped == 3
+        histories = lists(shard.histories)
+        columns = (shard.users, shard.targets, shard.positions, shard.history_rows)
+        found += [(u, t, p, histories[row]) for u, t, p, row in zip(*columns, strict=True)]
+    histories = lists(full.histories)
+    assert found == [(row + 100, at + 1, at, histories[row]) for at, row in enumerate(rows)]
+    assert ends[-1] == len(rows)
+
+
+def test_dates_of_yaml_are_dates_of_the_log(tmp_path: Path) -> None:
+    log = LOG.with_columns(timestamp=pl.date(2011, 11, pl.col("timestamp")))
+    overrides = ["data.split={kind: global_time, valid_from: 2011-11-04, test_from: 2011-11-06}"]
+    config = parse_experiment({}, overrides).data
+    dataset = prepare(log, config, tmp_path / "out")
+    assert dataset.cuts.tolist() == [[2, 3, 7], [1, 2, 3], [0, 0, 2]]
+    assert dataset.config.split == config.split
+
+
+@pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.parametrize("units", [10**3, 10**6, 10**9])
+def test_dates_mean_the_same_for_epochs_of_finer_units(
+    units: int, endless: bool, tmp_path: Path
+) -> None:
+    """A date was once compared with milliseconds as seconds: all of 1970 is before them.
+
+    9999-12-31 is later in seconds than some times of 1971 in milliseconds, and changes no unit.
+    """
+    finer = days(units)
+    if endless and units == 10**3:
+        never = LOG.head(1).with_columns(timestamp=pl.lit(253_402_214_400 * units))
+        finer = finer.vstack(never)
+    split = GlobalTime(**DATES)
+    first, second = (
+        split_log(split, tmp_path, log, since="2024-01-02").histories("test")
+        for log in (days(1), finer)
+    )
+    assert len(first.items) > 0
+    assert second.items.tolist() == first.items.tolist()
+    assert second.offsets.tolist() == first.offsets.tolist()
+
+
+@pytest.mark.parametrize(("units", "warned"), [(1, False), (1000, True)])
+def test_a_pause_of_seconds_beside_milliseconds_is_warned_of(
+    units: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = DataConfig(session_gap=1800)
+    prepare(days(units).vstack(days(units)).vstack(days(units)), config, tmp_path / "data")
+    said = [record.getMessage() for record in caplog.records if "session_gap" in record.msg]
+    expected = (
+        "the frame: data.session_gap is 1800 milliseconds, 1.8 seconds: if it was meant in "
+        "seconds, give 1800000"
+    )
+    assert said == [expected] * warned
