@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from recsys.config import TrainingConfig
-from recsys.data.sharded_batches import ShardedBatches
+from recsys.data.batches import ShardedBatches
 from recsys.evaluation.tables import RankTable
 from recsys.inference.ranking import NotANumberError
 from recsys.training import processes

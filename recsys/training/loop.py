@@ -21,14 +21,15 @@ from rich.progress import Progress
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import (
+    Batches,
     MaskedBatches,
     PlainBatches,
     SequenceToSequenceBatches,
+    ShardedBatches,
     TrainingBatches,
 )
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue

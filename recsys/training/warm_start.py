@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recsys.data.batches import PlainBatches, ReplayBatches, histories_after
+from recsys.data.batches import Batches, PlainBatches, ReplayBatches, histories_after
 from recsys.data.histories import PAD, Histories
-from recsys.data.sharded_batches import Batches
 from recsys.inference.grown_items import EarlierModel
 from recsys.model.protocols import Model
 

@@ -11,9 +11,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from recsys.config import Experiment
-from recsys.data.batches import SequenceBatch
+from recsys.data.batches import Batches, SequenceBatch
 from recsys.data.histories import Histories
-from recsys.data.sharded_batches import Batches
 from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.device import Precision, settle_precision, training_device

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from recsys.config import DataConfig, load_experiment
-from recsys.data.batches import TrainingBatches, Windows
+from recsys.data.batches import ShardedBatches, TrainingBatches, Windows
 from recsys.data.prepared import prepare
-from recsys.data.sharded_batches import ShardedBatches
 
 pytestmark = pytest.mark.realdata
 

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.batches import (
+    Batches,
     MaskedBatches,
     SequenceBatch,
     SequenceToSequenceBatches,
+    ShardedBatches,
     TrainingBatches,
 )
 from recsys.data.histories import Features, FeatureTable, Histories
-from recsys.data.sharded_batches import Batches, ShardedBatches
 from recsys.errors import InputError
 
 

@@ -31,7 +31,8 @@ def test_histories_are_lists(
     histories = Histories.from_lists(lists)
     assert as_lists(histories) == lists
     assert len(histories) == len(lists)
-    assert (histories.items.dtype, histories.offsets.dtype) == (np.int32, np.int64)
+    assert histories.items.dtype == np.int32
+    assert histories.offsets.dtype == np.int64
     assert histories.lengths.tolist() == [len(row) for row in lists]
     assert histories.users.tolist() == [user for user, row in enumerate(lists) for _ in row]
     assert as_lists(histories.latest(count)) == [row[max(0, len(row) - count) :] for row in lists]
@@ -79,7 +80,9 @@ WORDS = Vocabulary(pl.Series(["007", "12", "boots"]))
         (WORDS, ["hat", "boots"], [0, 3]),
         (WORDS, [12, 7], [2, 0]),
         (WORDS, pd.Series(["boots", "cap"]), [3, 0]),
-        *((NUMBERS, empty, []) for empty in ([], np.empty(0), pl.Series([], dtype=pl.Null))),
+        (NUMBERS, [], []),
+        (NUMBERS, np.empty(0), []),
+        (NUMBERS, pl.Series([], dtype=pl.Null), []),
     ],
 )
 def test_tokens_of_ids(vocabulary: Vocabulary, ids: Any, tokens: list[int]) -> None:
