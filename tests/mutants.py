@@ -54,7 +54,7 @@ CORE = {
     "evaluation/candidates.py": "candidates",
     "evaluation/metrics.py": "metrics*",
     "evaluation/tables.py": "rank_table",
-    "comparison/significance.py": "significance",
+    "reports/statistics.py": "significance",
 }
 """Where a fault would make figures wrong and nothing else; and their tests, which are quick."""
 PAIRS = [("<", "<="), (">", ">="), ("==", "!="), ("+", "-"), ("*", "/"), ("+=", "-=")]

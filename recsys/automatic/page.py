@@ -18,14 +18,8 @@ from recsys.data.prepared import PreparedDataset
 from recsys.process_memory import peak_memory_mib
 from recsys.reports.comparison import compare
 from recsys.reports.examples import examples_of
-from recsys.reports.run_page import (
-    Choice,
-    Heat,
-    LogSummary,
-    RunReport,
-    TunedBaseline,
-    write_run_report,
-)
+from recsys.reports.log_summary import LogSummary
+from recsys.reports.run_page import Choice, Racer, RunReport, TunedBaseline, write_run_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.runs import learning_curves
@@ -66,8 +60,8 @@ def write_page(
         seconds=budget.spent,
         answer=run.run_id,
         choices=_choices(automatic),
-        heats=tuple(
-            Heat(
+        racers=tuple(
+            Racer(
                 one.candidate.name,
                 one.candidate.description,
                 tuple(one.points),

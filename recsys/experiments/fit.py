@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import logging
-import math
 import os
 import time
 from collections.abc import Callable
@@ -13,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from rich.progress import Progress
 
 from recsys.baselines.count_ensemble import CountEnsemble
@@ -39,6 +36,7 @@ from recsys.folders.locks import sole_use
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage
+from recsys.reports.charts import draw_learning_curve
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import temperature_of
 from recsys.serving.trained_scorer import model_scorer
@@ -46,7 +44,7 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoints import Checkpoint, TrainingState
-from recsys.training.curve import MONITOR, Curve
+from recsys.training.curve import Curve
 from recsys.training.device import with_precision
 from recsys.training.refit import Fitted, with_enough_epochs
 
@@ -301,7 +299,7 @@ def _write(
             answer,
         )
         results.save(folder)
-        draw_learning_curve(fitted.curve, experiment.name, folder / artifacts.LEARNING_CURVE)
+        draw_learning_curve(fitted.curve, folder / artifacts.LEARNING_CURVE)
     return bundle
 
 
@@ -359,33 +357,3 @@ def final_scorer(
         )
     temperature = temperature_of(weighed.validated, some)
     return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)
-
-
-def draw_learning_curve(curve: Curve, title: str, path: Path) -> None:
-    """Plot training loss and validation NDCG@10 by epoch, with the best epoch marked, as PNG.
-
-    An epoch of a mean of models has no training loss: only its validation is marked.
-    """
-    epochs = range(1, len(curve.epochs) + 1)
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    loss = figure.subplots()
-    loss.plot(epochs, [e.get("train/loss", math.nan) for e in curve.epochs], color="tab:gray")
-    loss.set(title=title, xlabel="epoch", ylabel="training loss (gray)")
-    loss.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ndcg = loss.twinx()
-    validated = [epoch for epoch in epochs if MONITOR in curve.epochs[epoch - 1]]
-    values = [curve.epochs[epoch - 1][MONITOR] for epoch in validated]
-    if curve.start:
-        validated, values = [0, *validated], [curve.start[MONITOR], *values]
-    ndcg.plot(validated, values, color="tab:blue", marker=".")
-    ndcg.set_ylabel("validation NDCG@10 (blue)")
-    if curve.best_epoch is not None:
-        ndcg.annotate(
-            f"best {curve.best:.4f}",
-            (curve.best_epoch, curve.best),
-            textcoords="offset points",
-            xytext=(0, -22),
-            ha="right",
-            arrowprops={"arrowstyle": "->"},
-        )
-    figure.savefig(path, dpi=120)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recsys.data.prepared import Part
 
 BUNDLE = "bundle"
-LEARNING_CURVE = "learning_curve.png"
+LEARNING_CURVE = "learning_curve.svg"
 SETTINGS, REPORT = "experiment.yaml", "report.html"
 """What an automatic run chose, and its page."""
 COMPARISON = "comparison"

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -136,27 +135,11 @@ addEventListener("load", () => {
       }
     });
   }
-  const readings = [];
-  for (const svg of document.querySelectorAll("svg[tabindex]")) {
-    if (!svg.getBoundingClientRect().width) continue;
-    const figure = svg.closest("figure"), said = () => figure.querySelector("output").textContent;
-    const press = (key) => {
-      svg.dispatchEvent(new KeyboardEvent("keydown", {key}));
-      return said();
-    };
-    const steps = {name: figure.id, keys: ["Home", "ArrowRight", "ArrowDown", "End"].map(press)};
-    const marks = [...svg.querySelectorAll(".mark")];
-    steps.marks = marks.map((mark) => mark.querySelector("title").textContent);
-    const box = marks[0].getBoundingClientRect();
-    const where = {bubbles: true, clientX: box.x + box.width / 2, clientY: box.y + box.height / 2};
-    svg.dispatchEvent(new MouseEvent("click", where));  // beside every mark: the nearest
-    readings.push({...steps, tap: said(), chosen: svg.querySelectorAll(".on").length});
-  }
   parent.postMessage(JSON.stringify({
     width: innerWidth,
     needed: document.documentElement.scrollWidth,
     dark: matchMedia("(prefers-color-scheme: dark)").matches,
-    crossing, outside, readings,
+    crossing, outside,
     links: [...document.querySelectorAll("[src],link[rel=stylesheet],script[src]")].length,
   }), "*");
 });
@@ -181,9 +164,6 @@ class Sight:
     dark: bool
     crossing: list[str]
     """Pairs of words of one picture that overlap."""
-    readings: list[dict[str, Any]]
-    """Of each visible picture with marks: what it says after the keys Home, right, down and End,
-    after a tap nearest to its first mark, and what its marks say, in the order of drawing."""
     outside: list[str]
     """Words that stick out of their picture."""
     links: int
@@ -210,7 +190,8 @@ def look(tmp_path: Path) -> Look:
         folder = tmp_path / f"look-{width}-{dark}"
         folder.mkdir()
         (folder / "page.html").write_text(
-            page.read_text(encoding="utf-8").replace("</head>", f"{_PROBE}</head>", 1),
+            # Before the page's policy, which forbids scripts.
+            page.read_text(encoding="utf-8").replace("<head>", f"<head>{_PROBE}", 1),
             encoding="utf-8",
         )
         frame, picture = folder / "frame.html", folder / "page.png"

@@ -49,6 +49,11 @@ class _Checker(HTMLParser):
             self.faults.append(f"{name}: can be focused and has no name")
         if "title" in found:
             self.faults.append(f"{name}: its title is for pointers only")
+        if tag == "script" or any(key == "style" or key.startswith("on") for key in found):
+            self.faults.append(f"{name}: a strict policy forbids scripts and styles of elements")
+        for key in ("src", "href", "xlink:href"):
+            if not (found.get(key) or "#").startswith(("#", "data:")):
+                self.faults.append(f"{name}: loads {found[key]}")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)

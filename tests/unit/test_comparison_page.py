@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
@@ -16,8 +16,6 @@ from mlflow import MlflowClient
 import recsys
 from recsys.config import TrackingConfig, parse_experiment
 from recsys.data.audit import audit
-from recsys.drawing.marks import BEST, GREY, key
-from recsys.drawing.svg import markup
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import RankProtocol, RankTable
@@ -28,7 +26,6 @@ from recsys.reports.comparison_page import (
     comparison_latex,
     draw_intervals,
     headline,
-    page_table,
     write_comparison_report,
 )
 from recsys.reports.statistics import ModelRuns
@@ -89,61 +86,43 @@ def many_runs(comparison: Comparison) -> Comparison:
     return replace(comparison, rows=tuple(rows), models=comparison.models * len(times))
 
 
-class Page(HTMLParser):
-    """The text of each table cell and heading, every tag, and every address the page names."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.cells: list[str] = []
-        self.headings: list[str] = []
-        self.addresses: list[str] = []
-        self._open = self._heading = False
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
-        self._heading = tag == "h2"
-        if tag == "h2":
-            self.headings.append("")
-        if tag in {"td", "th"}:
-            self.cells.append("")
-            self._open = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = self._open and tag not in {"td", "th"}
-        self._heading = self._heading and tag != "h2"
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.cells[-1] += data
-        if self._heading:
-            self.headings[-1] += data
-
-
-def test_the_page_shows_everything_in_the_frame(tracking: TrackingConfig, tmp_path: Path) -> None:
-    comparison = recsys.compare((), tracking, report=tmp_path / "out")
-    page = Page((tmp_path / "out" / "comparison.html").read_text())
-    better = next(cell for cell in page.cells if re.match("better.*fitted on", cell))
-    mean, low, high = comparison.rows[1].intervals["ndcg_at_10"]
-    cell = page.cells[page.cells.index(better) + 2]
-    assert cell.startswith(f"{mean:.4f}*".replace("0.", "."))
-    assert f"[{low:.4f}, {high:.4f}]".replace("0.", ".") in cell
-    assert "p = .000" in cell
-    worse = next(cell for cell in page.cells if re.match("<img.*fitted on", cell))
-    assert "†" in page.cells[page.cells.index(worse) + 2]
-    # The page loads nothing from elsewhere, and names are escaped.
-    assert page.addresses == ["data:,"]  # no icon to ask for
-    assert "img" not in page.tags
-    assert page.tags.count("script") == 1  # ours
-    text = " ".join((tmp_path / "out" / "comparison.html").read_text().split())
-    assert "NDCG@10 is 1 where the held-out item is the first of the list, less the lower" in text
-    assert "reach the picture with the Tab key" in text
-    assert html_faults((tmp_path / "out" / "comparison.html").read_text()) == []
-    assert page.headings[:4] == [
-        *("NDCG@10", "Difference to popularity", "Learning curves", "Every number")
+def cells_of(page: str) -> list[list[str]]:
+    """The rows of all tables: the words of each cell."""
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    return [
+        [
+            " ".join(html.unescape(re.sub(r"<svg.*?</svg>|<[^>]+>", " ", cell)).split())
+            for cell in re.findall(r"<t[hd][ >].*?</t[hd]>", row, re.DOTALL)
+        ]
+        for row in rows
     ]
+
+
+def row_of(page: str, start: str) -> list[str]:
+    return next(row for row in cells_of(page) if row[0].startswith(start))
+
+
+def test_the_page_shows_everything(tracking: TrackingConfig, tmp_path: Path) -> None:
+    comparison = recsys.compare((), tracking, report=tmp_path / "out")
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert html_faults(page) == []
+    assert "<h1>3 runs on shop</h1>" in page
+    assert re.search(r"better is best: NDCG@10 \.\d{4} \[.*\]; popularity\s+follows at", page)
+    better, worse = row_of(page, "better better, "), row_of(page, f"{EVIL} {EVIL}, ")
+    mean, low, high = (f"{value:.4f}"[1:] for value in comparison.rows[1].intervals["ndcg_at_10"])
+    difference = comparison.rows[1].differences["ndcg_at_10"]
+    assert better[2].startswith(
+        f"{mean}* [{low}, {high}] +{difference.difference:.4f}"[:-1].replace("+0", "+")
+    )
+    assert better[2].endswith(f"p = {difference.p_value:.4f}".replace("0.", "."))
+    assert "†" in worse[2]
+    assert "fitted on" in better[0]
+    assert re.findall("<h2>(.*?)</h2>", page) == [
+        *("At a glance", "Every number", "Closer", "How it was measured")
+    ]
+    text = " ".join(page.split())
+    assert "NDCG@10 is 1 where the held-out item is the first of the list, less the lower" in text
+    assert "Holm-corrected for the number of runs" in text
 
 
 def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
@@ -153,24 +132,22 @@ def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
     assert [run.row.name for run in runs] == ["better", "popularity", EVIL]
     assert [run.is_reference for run in runs] == [False, True, False]
     assert [run.is_best for run in runs] == [True, False, False]
-    labels = [
-        "".join(text.itertext())
-        for text in draw_intervals(comparison).wide.iter("text")
-        if "halo" in text.get("class", "")
-    ]
     mean, low, high = (f"{value:.4f}".lstrip("0") for value in runs[0].interval)
-    assert labels[:3] == ["better", f"{mean} [{low}, {high}]", "popularity · reference"]
+    chart = draw_intervals(comparison)
+    assert chart.rows[0] == ("better", mean, f"[{low}, {high}]")
+    assert re.findall(r"<text.*>(better|pop.*)</text>", chart.svg) == [
+        "better",
+        "popularity · reference",
+    ]
 
 
-def test_every_run_of_many_has_a_style_of_its_own(tracking: TrackingConfig) -> None:
+def test_every_run_of_many_has_a_style_of_its_own(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = many_runs(compare([], tracking))
     styles = [run.style for run in by_merit(comparison)]
     assert len(set(styles)) == len(comparison.rows) == 12
-    assert GREY not in styles
-    assert styles[0] == BEST
-    table = page_table(comparison)["rows"]
-    assert isinstance(table, list)
-    assert [row["key"] for row in table] == [markup(key(style)) for style in styles]
+    page = write_comparison_report(tmp_path / "out", comparison, {}).read_text()
+    keys = [page.index(style.key) for style in styles]
+    assert keys == sorted(keys)
 
 
 def test_a_comparison_without_ndcg_goes_by_its_last_metric(tracking: TrackingConfig) -> None:
@@ -179,27 +156,32 @@ def test_a_comparison_without_ndcg_goes_by_its_last_metric(tracking: TrackingCon
     assert draw_intervals(comparison).title == "MRR"
 
 
-def test_every_picture_has_its_numbers_in_a_table(tracking: TrackingConfig, tmp_path: Path) -> None:
+def test_every_chart_has_its_numbers_in_a_table(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
-    text = (tmp_path / "out" / "comparison.html").read_text()
-    whole = r'<figure id="(\w+)">.*?</figure>\s*<details>(.*?)</details>'
-    figures = re.findall(whole, text, re.DOTALL)
-    assert [name for name, _ in figures] == re.findall(r'<figure id="(\w+)">', text)
-    tables = {name: Page(table).cells for name, table in figures}
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL)
+    tables = {name: cells_of(figure) for name, figure in figures}
+    assert list(tables) == [
+        *("intervals", "differences", "learning_curves", "ndcg_by_k", "recall_by_k"),
+        *("users", "costs"),
+    ]
     mean, low, high = (f"{value:.4f}"[1:] for value in comparison.rows[1].intervals["ndcg_at_10"])
-    assert tables["intervals"][:6] == [
-        *("run", "NDCG@10", "95% interval", "better", mean, f"[{low}, {high}]")
+    assert tables["intervals"][:2] == [
+        ["run", "NDCG@10", "95% interval"],
+        ["better", mean, f"[{low}, {high}]"],
     ]
-    found = comparison.rows[1].differences["ndcg_at_10"]
-    assert tables["differences"][4:6] == ["better", f"+{found.difference:.4f}".replace("0.", ".")]
-    assert tables["learning_curves"] == [
-        *("epoch", "better", "epoch 1", ".1000", "epoch 2", ".2000")
-    ]
-    assert tables["ndcg_by_k"][:2] == ["metric", "better"]
-    assert f"{mean} [{low}, {high}]" in tables["ndcg_by_k"]
-    assert tables["costs"][4:6] == ["better", "100.00"]
-    assert tables["users"][0:4] == ["run", "better for", "worse for", "equal for"]
-    assert sum(int(share[:-1]) for share in tables["users"][5:8]) == pytest.approx(100, abs=1)
+    difference, *_, p_value = comparison.rows[1].differences["ndcg_at_10"]
+    better = tables["differences"][1]
+    assert better[:2] == ["better", f"+{difference:.4f}".replace("0.", ".")]
+    assert better[3] == f"{p_value:.4f}".replace("0.", ".")
+    assert tables["learning_curves"] == [["epoch", "better"], ["1", ".1000"], ["2", ".2000"]]
+    assert tables["ndcg_by_k"][0] == ["metric", "better", "popularity", EVIL]
+    assert f"{mean} [{low}, {high}]" in tables["ndcg_by_k"][5]
+    assert tables["ndcg_by_k"][5][0] == "NDCG@10"
+    assert tables["costs"][1] == ["better", "100.00", mean, f"[{low}, {high}]"]
+    shares = {name: [int(share[:-1]) for share in row] for name, *row in tables["users"][1:]}
+    assert sum(shares["better"]) == pytest.approx(100, abs=1)
+    assert shares["better"][0] > shares["better"][1] == shares[EVIL][0] == 0
 
 
 def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
@@ -226,14 +208,12 @@ def test_curves_are_those_of_the_epochs(tracking: TrackingConfig) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.0, "0.00"), (0.004, "<0.01"), (99.6, "100")])
 def test_short_times_are_not_shown_as_none(
-    tracking: TrackingConfig, seconds: float, text: str
+    tracking: TrackingConfig, tmp_path: Path, seconds: float, text: str
 ) -> None:
     comparison = compare(["popularity"], tracking)
     row = replace(comparison.rows[0], costs={"fit_seconds": seconds})
-    table = page_table(replace(comparison, rows=(row,)))
-    assert table["costs"] == ["seconds to fit"]
-    assert isinstance(table["rows"], list)
-    assert table["rows"][0]["costs"] == [text]
+    page = write_comparison_report(tmp_path / "out", replace(comparison, rows=(row,)), {})
+    assert row_of(page.read_text(), "popularity popularity,")[-1] == text
 
 
 def test_latex_is_escaped_and_marked(tracking: TrackingConfig) -> None:
@@ -283,7 +263,6 @@ def test_a_browser_shows_it(
     tracking: TrackingConfig, tmp_path: Path, look: Look, width: int, dark: bool
 ) -> None:
     comparison = many_runs(compare([], tracking))
-    names = [run.label for run in by_merit(comparison)]
     curves = {row.run_id: {1: 0.1, 2: 0.2} for row in comparison.rows}
     page = write_comparison_report(tmp_path / "out", comparison, curves)
     sight = look(page, width, dark)
@@ -294,20 +273,6 @@ def test_a_browser_shows_it(
     assert np.ptp(sight.pixels[1000:]) > 0.5  # pictures were drawn, not left empty
     assert sight.crossing == []
     assert sight.outside == []
-    pictures = {each["name"]: each for each in sight.readings}
-    assert {"intervals", "differences", "learning_curves", "costs"} <= set(pictures)
-    for each in sight.readings:
-        assert set(each["keys"]) <= set(each["marks"])
-        assert each["tap"] == each["marks"][0]
-        assert each["chosen"] == 1
-    # Rows go down; along a line and from line to line, the best first.
-    forest = pictures["intervals"]
-    assert forest["keys"] == [*forest["marks"][:3], forest["marks"][-1]]
-    *_, worse, best = (
-        [mark for mark in pictures["ndcg_by_k"]["marks"] if mark.startswith(f"{name}, ")]
-        for name in reversed(names[:2])
-    )
-    assert pictures["ndcg_by_k"]["keys"] == [best[0], best[1], worse[1], worse[-1]]
     assert sight.console == []
     assert sight.links == 0
 
@@ -321,13 +286,22 @@ def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
     runs = [fit_baseline(name, experiment, data) for name in ("popularity", "markov")]
     for _ in range(2):  # an earlier report with all of its pictures is replaced
         recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
-    page = Page((tmp_path / "out" / "comparison.html").read_text())
-    found = {finding.name: finding for finding in audit(data)}
-    row = page.cells.index("future_training")  # no warning: leave_last_out cannot but do so
-    assert page.cells[row + 1] == f"{found['future_training'].count:,}"
-    shown = {f.name + ("warning" if f.severity == "warn" else "") for f in found.values()}
-    assert any(cell.endswith("warning") for cell in shown)
-    assert shown <= set(page.cells)
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    for finding in audit(data):
+        name, count, share, meaning = row_of(page, finding.name)
+        assert ("warning" in name) == (finding.severity == "warn")
+        assert (count, share) == (f"{finding.count:,}", f"{finding.share:.1%}")
+        assert meaning == " ".join(finding.sentence.split())
+    history = re.search(r'<figure id="segment_history">(.*?)</figure>', page, re.DOTALL)
+    assert history is not None
+    head, *rows = cells_of(history[1])
+    assert sorted(head) == ["length of the history", "mine-markov", "mine-popularity"]
+    compared = recsys.compare(runs, experiment.tracking).by_segment("history")
+    for row in rows:
+        segment = compared.filter(pl.col("history").cast(pl.String) == row[0])
+        for name, text in zip(head[1:], row[1:], strict=True):
+            mean = segment.filter(name=name)["ndcg_at_10"].item()
+            assert text.startswith(f"{mean:.4f}".replace("0.", "."))
     assert (tmp_path / "out" / "segment_history.svg").is_file()
 
 

@@ -86,7 +86,7 @@ def test_the_run_and_the_bundle_record_how_they_were_made(
     bundle = ModelBundle.open(run.bundle)
     assert bundle.experiment.data == dataset.config
     assert bundle.manifest.protocol.trained_on == ("train", "valid")
-    assert (tmp_path / "out" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "learning_curve.svg").read_text().startswith("<svg ")
 
 
 def test_mlflow_shows_the_dataset_and_a_headline(

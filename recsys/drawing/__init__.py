@@ -1,1 +1,0 @@
-"""Pictures as SVG and pages as one HTML file, from plain numbers."""
