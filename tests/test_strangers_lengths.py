@@ -15,7 +15,7 @@ import recsys
 from recsys.config import Experiment
 from recsys.data.histories import Histories
 from recsys.model.build import build_model
-from recsys.model.model_inputs import ModelInputs
+from recsys.model.models import ModelInputs
 from recsys.training.loop import build_batches
 
 SMALL = {"embedding_dim": 4, "num_heads": 2}

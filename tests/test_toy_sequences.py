@@ -11,9 +11,9 @@ from torch import Tensor
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.build import build_model
 from recsys.model.generation import Greedy
-from recsys.model.model_inputs import ModelInputs
+from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses import chunked_cross_entropy
+from recsys.training.losses.full_catalogue import chunked_cross_entropy
 
 ITEMS, LONGEST = 20, 8
 

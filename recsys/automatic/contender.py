@@ -19,7 +19,7 @@ from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, first_line
 from recsys.inference.catalogue import Catalogue
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.reports.run_page import RacePoint
 from recsys.training.checkpoints import TrainingState
 from recsys.training.curve import MONITOR, Curve

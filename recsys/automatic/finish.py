@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from recsys.automatic.contender import Contender
 from recsys.config import Experiment
 from recsys.errors import InputError
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)

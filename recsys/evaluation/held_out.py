@@ -37,7 +37,7 @@ from recsys.evaluation.tables import (
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
 

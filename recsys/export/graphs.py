@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.protocols import Head, Items, Model
+from recsys.model.embeddings import ItemEmbeddings
+from recsys.model.heads import Head, LastRepresentation
+from recsys.model.models import Model, ModelInputs
 
 BATCH, LENGTH, TIMES, CANDIDATES = "batch", "length", "length_plus_one", "candidates"
 """The names of the dynamic dimensions."""
@@ -33,22 +33,23 @@ class EncoderGraph(nn.Module):
     ) -> tuple[Tensor, ...]:
         """The state [B, D]; of target attention also keys and values [B, H, L, d]."""
         last = self.model.encode_last(ModelInputs(items, lengths, times))
-        return last[:3]  # the fourth part is the lengths
+        return last[:3] if self.model.head.kv_source is not None else last[:1]
 
 
 class HeadGraph(nn.Module):
     """Candidates [B, C] and what the encoder made of histories to scores [B, C]."""
 
-    def __init__(self, items: Items, head: Head) -> None:
+    def __init__(self, items: ItemEmbeddings, head: Head) -> None:
         super().__init__()
         self.items = items
         self.head = head
 
     def forward(self, candidates: Tensor, lengths: Tensor, last: tuple[Tensor, ...]) -> Tensor:
         """The scores of item tokens; that of 0 (PAD) has no meaning."""
-        if self.head.kv_source is not None:
-            last = (*last, lengths)
-        return self.head.score_last(last, self.head.represent_candidates(self.items(candidates)))
+        state, *attended = last
+        keys, values = attended if self.head.kv_source is not None else (state, state)
+        represented = self.head.represent_candidates(self.items(candidates))
+        return self.head.score_last(LastRepresentation(state, keys, values, lengths), represented)
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ def plain_items(model: Model) -> Iterator[Model]:
         table = items.table().clone()
     plain = ItemEmbeddings(len(table) - 1, table.shape[1])
     plain.weight = nn.Parameter(table, requires_grad=False)
-    setattr(model, "items", plain)  # noqa: B010 - the protocol has a property there
+    model.items = plain
     try:
         yield model
     finally:
-        setattr(model, "items", items)  # noqa: B010
+        model.items = items

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from recsys.folders.manifest import FolderManifest
-from recsys.model.model_inputs import TimesRead
+from recsys.model.encoder import TimesRead
 
 
 class ExportManifest(FolderManifest):

@@ -36,8 +36,7 @@ from recsys.folders.atomic import new_folder
 from recsys.folders.digests import folder_sha256
 from recsys.inference.model_scorer import evaluating
 from recsys.model.averaged import AveragedModel
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.protocols import Model
+from recsys.model.models import Model, ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.held_out import for_evaluation
@@ -151,7 +150,7 @@ def _write_graphs(model: Model, longest: int, folder: Path) -> None:
         "lengths": {0: BATCH},
         "times": {0: BATCH, 1: TIMES},
     }
-    names = ["state", "keys", "values"] if len(last) == 3 else ["state", "gates"][: len(last)]
+    names = ["state", "keys", "values"][: len(last)]
     _write_graph(
         encoder,
         tuple(inputs.encoder.values()),

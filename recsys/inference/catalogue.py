@@ -17,10 +17,8 @@ from recsys.data.histories import PAD, FeatureTable, Histories
 from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
-from recsys.model.feature_embeddings import FeatureEmbeddings
-from recsys.model.item_embeddings import ItemFeatureEmbeddings, VectorEmbeddings
-from recsys.model.protocols import Model
-from recsys.model.size import count_weights
+from recsys.model.embeddings import FeatureEmbeddings, ItemFeatureEmbeddings, VectorEmbeddings
+from recsys.model.models import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +68,7 @@ class Catalogue:
         vectors = encoder.vectors(items) if vectors is None else vectors
         return cls(num_items, encoders, encoder.encode(items), vectors)
 
-    def check_memory(
-        self,
-        config: ModelConfig,
-        copies: int,
-        gpu_memory: int | None = None,
-    ) -> None:
+    def check_memory(self, config: ModelConfig, copies: int, gpu_memory: int | None = None) -> None:
         """Check that so many copies of a model's weights fit into the memory, before it is built.
 
         With the free bytes of a GPU they must fit there.
@@ -83,9 +76,9 @@ class Catalogue:
         Raises:
             InputError: they do not.
         """
-        encoder = self.encoders.items
-        dims = {} if encoder is None else encoder.vector_dims
-        parameters = count_weights(config, self.num_items, dims)
+        with torch.device("meta"):  # without memory, and without drawing a number
+            model = self._build(config, np.zeros(self.num_items + 1, dtype=np.int64))
+        parameters = sum(weight.numel() for weight in model.parameters())
         check_memory(
             copies * parameters * 4,
             f"model: its {parameters:,} parameters, {copies} times in all,",
@@ -93,11 +86,7 @@ class Catalogue:
             gpu_memory,
         )
 
-    def new_model(
-        self,
-        config: ModelConfig,
-        interactions: NDArray[np.int64],
-    ) -> Model:
+    def new_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
         """Build a model of the items with new weights; seed torch before calling.
 
         Where there are features, an item without interactions is represented by them only. Its own
@@ -112,6 +101,9 @@ class Catalogue:
             InputError: the model does not fit into the memory.
         """
         self.check_memory(config, 1)
+        return self._build(config, interactions)
+
+    def _build(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
         encoders, dim = self.encoders, config.embedding_dim
         inputs = features = None
         if encoders.reads_inputs:

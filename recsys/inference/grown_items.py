@@ -18,8 +18,8 @@ from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
-from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.protocols import Model
+from recsys.model.embeddings import ItemEmbeddings
+from recsys.model.models import Model
 
 _NOISE = 0.01
 """Noise of a new row without neighbours, as a share of the spread of the known rows: rows that are

@@ -26,15 +26,14 @@ from recsys.inference.scorer import (
     batches_of_similar_length,
     users_per_batch,
 )
-from recsys.model.heads import DotProductHead
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.protocols import (
+from recsys.model.heads import (
     CandidateRepresentation,
+    DotProductHead,
     Head,
     HistoryRepresentation,
     LastRepresentation,
-    Model,
 )
+from recsys.model.models import Model, ModelInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ class ModelScorer:
         step -= step % _WHOLE if step > _WHOLE else 0
         for start in range(0, count, step):
             columns = slice(start, min(start + step, count))
-            chunk = tuple(part[..., columns, :] for part in items)
+            chunk = CandidateRepresentation(*(part[..., columns, :] for part in items))
             yield CatalogueBlock(columns, self._head.score_last(last, chunk).float())
 
     def _scores_of_own(self, histories: Histories, tokens: Tensor) -> Tensor:
@@ -274,9 +273,9 @@ class ModelScorer:
             return self._head.represent_candidates(self._model.items(tokens))
         rows = [part.index_select(-2, tokens.flatten()) for part in self._kept]
         if tokens.dim() == 1:
-            return tuple(rows)
+            return CandidateRepresentation(*rows)
         own = [part.unflatten(-2, tokens.shape) for part in rows]
-        return tuple(part.movedim(-3, 0) for part in own)
+        return CandidateRepresentation(*(part.movedim(-3, 0) for part in own))
 
     def _encode_last(self, histories: Histories) -> LastRepresentation:
         if self._states is not None:
@@ -362,7 +361,7 @@ class StateCache:
             new = np.fromiter(rows.values(), np.int64, len(rows))
             encoded = model.encode_last(model_inputs(model, histories.take(new)))
             for place, key in enumerate(rows):
-                found[key] = tuple(part[place : place + 1] for part in encoded)
+                found[key] = LastRepresentation(*(part[place : place + 1] for part in encoded))
                 self._keep(key, found[key])
             if len(rows) == len(keys):
                 return encoded
@@ -374,7 +373,8 @@ class StateCache:
             return
         while self.bytes + size > self._most_bytes:
             self.bytes -= _size(*self._kept.popitem(last=False))
-        self._kept[key] = tuple(part.clone() for part in state)  # not the memory of the batch
+        # Clones, not the memory of the batch.
+        self._kept[key] = LastRepresentation(*(part.clone() for part in state))
         self.bytes += size
 
 
@@ -400,7 +400,8 @@ def joined(states: Sequence[LastRepresentation]) -> LastRepresentation:
     """Join the representations of histories, right-padded to the longest."""
     if len(states) == 1:
         return states[0]
-    return tuple(torch.cat(_of_one_width(parts)) for parts in zip(*states, strict=True))
+    fields = zip(*states, strict=True)
+    return LastRepresentation(*(torch.cat(_of_one_width(parts)) for parts in fields))
 
 
 def _of_one_width(parts: Sequence[Tensor]) -> list[Tensor]:

@@ -17,33 +17,21 @@ from recsys.config import (
     SequenceToSequenceConfig,
     TransformerConfig,
 )
+from recsys.model.attention import RotaryPositions
 from recsys.model.averaged import AveragedModel
-from recsys.model.blocks import (
-    BlockSettings,
-    DecoderBlock,
-    EncoderBlock,
-    Gated,
-    PostNorm,
-    PreNorm,
-    SwiGLU,
-)
-from recsys.model.decoder import Decoder
-from recsys.model.encoder import Encoder
-from recsys.model.factorisation import FactorisationMachine
-from recsys.model.feature_embeddings import FeatureEmbeddings
-from recsys.model.heads import DotProductHead
-from recsys.model.hstu import HSTUBlock, HSTUEncoder
-from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
-from recsys.model.masked_item import MaskedItemModel
-from recsys.model.next_item import NextItemModel
-from recsys.model.positions import (
+from recsys.model.embeddings import (
+    FeatureEmbeddings,
+    ItemEmbeddings,
+    ItemFeatureEmbeddings,
     LearnedPositions,
     NoPositions,
-    RotaryPositions,
     SinusoidalPositions,
 )
-from recsys.model.protocols import Head, Model
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.encoder import BlockSettings, Encoder, EncoderBlock
+from recsys.model.heads import DotProductHead, Head
+from recsys.model.hstu import HSTUBlock, HSTUEncoder
+from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, NextItemModel
+from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
 
 
@@ -55,13 +43,7 @@ def build_model(
     inputs: FeatureEmbeddings | None = None,
 ) -> NextItemModel: ...
 @overload
-def build_model(config: MaskedItemConfig, num_items: int) -> MaskedItemModel: ...
-@overload
 def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToSequence: ...
-@overload
-def build_model(config: FactorisationMachineConfig, num_items: int) -> FactorisationMachine: ...
-@overload
-def build_model(config: AveragedConfig, num_items: int) -> AveragedModel: ...
 @overload
 def build_model(
     config: ModelConfig,
@@ -86,23 +68,21 @@ def build_model(
         inputs: embeds its features of interactions and users, if it has any.
     """
     if isinstance(config, AveragedConfig):
-        return AveragedModel([build_model(each.model, num_items) for each in config.members])
-    dim = config.embedding_dim
+        return AveragedModel([build_model(member.model, num_items) for member in config.members])
+    dim, dropout = config.embedding_dim, config.dropout
     if isinstance(config, FactorisationMachineConfig):
-        return FactorisationMachine(num_items, dim, config.dropout)
+        return FactorisationMachine(num_items, dim, dropout)
     if isinstance(config, SequenceToSequenceConfig):
         settings, longest = _block_settings(config, config.max_generated), config.max_generated
         encoder = _encoder(config, config.num_encoder_blocks, causal=False)
         blocks = [DecoderBlock(settings) for _ in range(config.num_decoder_blocks)]
-        positions = _positions(config.positions, longest, dim)
-        decoder = Decoder(positions, blocks, dim, config.dropout)
+        decoder = Decoder(_positions(config.positions, longest, dim), blocks, dim, dropout)
         return SequenceToSequence(num_items, dim, encoder, decoder, longest)
     if isinstance(config, MaskedItemConfig):
         encoder = _encoder(config, config.num_blocks, causal=False, mask_tokens=1)
         return MaskedItemModel(num_items, dim, encoder)
-    stack: Encoder | HSTUEncoder
     if isinstance(config, HSTUConfig):
-        stack = _hstu_encoder(config)
+        stack: Encoder | HSTUEncoder = _hstu(config)
     else:
         stack = _encoder(config, config.num_blocks, causal=True)
     head = _head(config)
@@ -110,20 +90,17 @@ def build_model(
 
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
-    dim = config.embedding_dim
-    norms: dict[str, type[PreNorm | PostNorm]]
-    norms = {"pre": PreNorm, "post": PostNorm, "gated": Gated}
-    activations = {"gelu": nn.GELU, "relu": nn.ReLU, "swiglu": SwiGLU}
+    dim, rotary = config.embedding_dim, None
+    if config.positions == "rotary":
+        rotary = RotaryPositions(longest, dim // config.num_heads)
     return BlockSettings(
         dim,
         config.num_heads,
         config.feed_forward_dim,
         config.dropout,
-        norm=norms[config.norm],
-        activation=activations[config.activation],
-        rotary=RotaryPositions(longest, dim // config.num_heads)
-        if config.positions == "rotary"
-        else None,
+        norm=config.norm,
+        activation=config.activation,
+        rotary=rotary,
         filtered=isinstance(config, NextItemConfig) and config.filter,
     )
 
@@ -143,7 +120,7 @@ def _encoder(
     return Encoder(positions, blocks, dim, config.dropout, causal=causal)
 
 
-def _hstu_encoder(config: HSTUConfig) -> HSTUEncoder:
+def _hstu(config: HSTUConfig) -> HSTUEncoder:
     dim, longest, dropout = config.embedding_dim, config.max_sequence_length, config.dropout
     timed = config.times != "none"
     blocks = [

@@ -8,21 +8,19 @@ log-probability of a list is the sum of its tokens', each among the items allowe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from recsys.errors import InputError
-from recsys.model.decoder import EncodedHistory
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.sequence_to_sequence import EncodedHistory, SequenceToSequence
 
 _PAD = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedLists:
+class GeneratedLists(NamedTuple):
     """The lists generated for B users, W each, the best first."""
 
     tokens: Tensor
@@ -53,13 +51,25 @@ class Greedy:
             length: the number of tokens to generate, n.
             repeats: whether an item may be generated more than once.
         """
-        return _one_by_one(
-            model, encoded, allowed, length, repeats, lambda scores: scores.argmax(dim=-1)
-        )
+        state, cache = model.start(encoded)
+        tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
+        total = torch.zeros(len(allowed), 1, device=allowed.device)
+        for step in range(length):
+            scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
+            chosen = self.choose(scores)
+            total += scores.gather(2, chosen[:, :, None])[..., 0]
+            tokens = torch.cat([tokens, chosen[:, :, None]], dim=2)
+            if step + 1 < length:
+                state = model.step(chosen, cache)
+        return GeneratedLists(tokens, total)
+
+    def choose(self, scores: Tensor) -> Tensor:
+        """Tokens [B, W] from log-probabilities [B, W, I + 1]."""
+        return scores.argmax(dim=-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Greedy):
     """An item drawn by the model's probabilities at every step.
 
     Source of top_p (nucleus sampling): Holtzman et al. 2020, https://arxiv.org/abs/1904.09751
@@ -81,20 +91,8 @@ class Sampling:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p={self.top_p}: must be above 0 and at most 1")
 
-    def __call__(
-        self,
-        model: SequenceToSequence,
-        encoded: EncodedHistory,
-        allowed: Tensor,
-        length: int,
-        *,
-        repeats: bool = False,
-    ) -> GeneratedLists:
-        """See `Greedy`."""
-        return _one_by_one(model, encoded, allowed, length, repeats, self._draw)
-
-    def _draw(self, scores: Tensor) -> Tensor:
-        """Tokens [B, W] from log-probabilities [B, W, I + 1]."""
+    def choose(self, scores: Tensor) -> Tensor:
+        """Draw tokens [B, W] from log-probabilities [B, W, I + 1]."""
         # Relative to the largest: a temperature near 0 then makes no positive infinity.
         cooled = (scores - scores.amax(dim=-1, keepdim=True)) / self.temperature
         best, tokens = torch.softmax(cooled, dim=-1).sort(dim=-1, descending=True, stable=True)
@@ -173,34 +171,11 @@ def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return values, tokens
 
 
-def _one_by_one(
-    model: SequenceToSequence,
-    encoded: EncodedHistory,
-    allowed: Tensor,
-    length: int,
-    repeats: bool,
-    pick: Callable[[Tensor], Tensor],
-) -> GeneratedLists:
-    """One list for each user; ``pick`` maps log-probabilities [B, 1, I + 1] to tokens [B, 1]."""
-    state, cache = model.start(encoded)
-    tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
-    total = torch.zeros(len(allowed), 1, device=allowed.device)
-    for step in range(length):
-        scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
-        chosen = pick(scores)
-        total += scores.gather(2, chosen[:, :, None])[..., 0]
-        tokens = torch.cat([tokens, chosen[:, :, None]], dim=2)
-        if step + 1 < length:
-            state = model.step(chosen, cache)
-    return GeneratedLists(tokens, total)
-
-
 def _next_log_probabilities(
     model: SequenceToSequence, state: Tensor, tokens: Tensor, allowed: Tensor, repeats: bool
 ) -> Tensor:
     """Those of the next token, float32 [B, W, I + 1], from states [B, W, D], tokens [B, W, t]."""
-    candidates = model.head.represent_candidates(model.items.table())
-    scores = model.head.logits((state,), candidates).float()
+    scores = (state @ model.items.table().T).float()
     scores.masked_fill_(~allowed[:, None], -math.inf)
     if not repeats:
         scores.scatter_(2, tokens, -math.inf)

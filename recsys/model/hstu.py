@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.attention import last_states
-from recsys.model.dropout import Dropout
-from recsys.model.model_inputs import TimesRead
-from recsys.model.positions import positions_from_end
+from recsys.model.embeddings import positions_from_end
+from recsys.model.encoder import Dropout, TimesRead
 
 NUM_TIME_BUCKETS = 128
 _BUCKET_WIDTH = 0.301  # a bucket's gaps are up to e^.301 = 1.35 times its shortest, as published
@@ -78,19 +77,15 @@ class HSTUBlock(nn.Module):
         """
         projected = F.silu(self.gate_value_query_key(self.norm(x)))
         gate, value, query, key = projected.chunk(4, dim=-1)
-        weights = self._weights(self._split(query), self._split(key), buckets)
-        attended = weights @ self._split(value / self.max_length)
-        joined = self.norm(attended.transpose(1, 2).flatten(2))
-        return x + self.output(self.dropout(joined * gate))  # type: ignore[no-any-return]
-
-    def _weights(self, query: Tensor, key: Tensor, buckets: Tensor | None) -> Tensor:
-        """The weights [B, H, L, L], 0 where a position would see a later one."""
-        positions = torch.arange(query.shape[-2], device=query.device)
+        scores = self._split(query) @ self._split(key).mT
+        positions = torch.arange(x.shape[1], device=x.device)
         bias = self.position_bias[(positions[:, None] - positions).clamp(min=0)]
         if self.time_bias is not None and buckets is not None:
             bias = bias + _of_buckets(self.time_bias, buckets)[:, None]
-        scores = query @ key.transpose(-1, -2)
-        return F.silu(scores + bias.to(scores.dtype)).tril()
+        weights = F.silu(scores + bias.to(scores.dtype)).tril()
+        attended = weights @ self._split(value / self.max_length)
+        joined = self.norm(attended.transpose(1, 2).flatten(2))
+        return x + self.output(self.dropout(joined * gate))  # type: ignore[no-any-return]
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, L, D] to [B, H, L, D / H]."""
@@ -111,17 +106,15 @@ def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
 
 
 class HSTUEncoder(nn.Module):
-    """Positions, dropout, a stack of `HSTUBlock`, a last norm.
+    """Positions, dropout, a stack of `HSTUBlock`, a last norm; the arguments are `Encoder`'s.
 
     Args:
-        positions: maps position numbers [B, L] to vectors [B, L, D].
-        blocks: the stack.
+        positions: see `Encoder`.
+        blocks: the stack; they are timed unless no times are read.
         embedding_dim: D.
-        dropout: of the sum of item embeddings and positions.
-        times: which times are read; blocks are timed unless it is "none".
+        dropout: see `Encoder`.
+        times: which times are read.
     """
-
-    causal = True
 
     def __init__(
         self,

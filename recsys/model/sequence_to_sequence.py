@@ -1,26 +1,160 @@
-"""The sequence-to-sequence Transformer: encode a history, generate the purchases that follow."""
+"""The sequence-to-sequence Transformer of 2017: encode a history, generate what follows."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from recsys.model.decoder import Decoder, DecoderCache, EncodedHistory
-from recsys.model.encoder import Encoder
-from recsys.model.heads import DotProductHead
-from recsys.model.item_embeddings import ItemEmbeddings
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.protocols import HistoryRepresentation, Model
+from recsys.model.attention import attend, padding_mask
+from recsys.model.embeddings import ItemEmbeddings
+from recsys.model.encoder import BlockSettings, Dropout, Encoder
+from recsys.model.heads import DotProductHead, HistoryRepresentation
+from recsys.model.models import Model, ModelInputs
+
+
+class EncodedHistory(NamedTuple):
+    """The encoder's output, which the decoder attends to."""
+
+    states: Tensor
+    """Hidden states [B, S, D]."""
+    mask: Tensor
+    """Which of them are real, [B, 1, 1, S]."""
+
+
+@dataclass(slots=True)
+class BlockCache:
+    """Keys and values that a decoder block need not compute again; W hypotheses for each user."""
+
+    of_history: tuple[Tensor, Tensor]
+    """Keys and values of the encoder's states, [B, H, S, d] each."""
+    generated: tuple[Tensor, Tensor]
+    """Keys and values of the tokens generated so far, [B, W, H, t, d] each; t grows by one a
+    step."""
+
+
+@dataclass(slots=True)
+class DecoderCache:
+    """Everything about the previous tokens that generating the next one needs."""
+
+    blocks: list[BlockCache]
+    mask: Tensor
+    """See `EncodedHistory.mask`."""
+    length: int = 0
+    """The number of tokens generated so far."""
+
+    def select(self, parents: Tensor) -> None:
+        """Continue from hypotheses given by number [B, W'], some perhaps several times."""
+        users = torch.arange(len(parents), device=parents.device)[:, None]
+        for block in self.blocks:
+            keys, values = block.generated
+            block.generated = keys[users, parents], values[users, parents]
+
+
+class DecoderBlock(nn.Module):
+    """Causal self-attention, cross-attention to the encoder's states, the feed-forward network."""
+
+    def __init__(self, settings: BlockSettings) -> None:
+        super().__init__()
+        self.attention_norm = settings.residual()
+        self.attention = settings.attention()
+        self.cross_norm = settings.residual()
+        self.cross_attention = settings.attention()
+        self.feed_forward_norm = settings.residual()
+        self.feed_forward = settings.feed_forward()
+
+    def forward(self, x: Tensor, encoded: EncodedHistory) -> Tensor:
+        """[B, n, D] to [B, n, D]; each position sees those up to itself, and the history."""
+        x = self.attention_norm(x, lambda x: self.attention(x, causal=True))
+        x = self.cross_norm(x, lambda x: self.cross_attention(x, encoded.states, encoded.mask))
+        return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
+
+    def start(self, encoded: EncodedHistory) -> BlockCache:
+        """The cache before the first token, one hypothesis for each user."""
+        keys, values = self.cross_attention.keys_values(encoded.states)
+        nothing = keys[:, None, :, :0]
+        return BlockCache((keys, values), (nothing, nothing))
+
+    def step(self, x: Tensor, cache: BlockCache, mask: Tensor) -> Tensor:
+        """`forward` for the latest token of each hypothesis only, [B, W, D] to [B, W, D]."""
+
+        def attend_to_generated(x: Tensor) -> Tensor:
+            tokens = x.flatten(0, 1)[:, None]  # each hypothesis is a sequence of its own
+            latest = [side.unflatten(0, x.shape[:2]) for side in self.attention.keys_values(tokens)]
+            keys, values = (
+                torch.cat(sides, dim=3) for sides in zip(cache.generated, latest, strict=True)
+            )
+            cache.generated = keys, values
+            queries = self.attention.queries(tokens)
+            attended = attend(queries, keys.flatten(0, 1), values.flatten(0, 1))
+            return self.attention.join(attended).view_as(x)
+
+        def attend_to_history(x: Tensor) -> Tensor:  # which all hypotheses share
+            attended = attend(self.cross_attention.queries(x), *cache.of_history, mask)
+            return self.cross_attention.join(attended)
+
+        x = self.cross_norm(self.attention_norm(x, attend_to_generated), attend_to_history)
+        return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """Positions, dropout, a stack of blocks, a last norm. Positions count from the first token.
+
+    Args:
+        positions: maps position numbers [n] to vectors [n, D].
+        blocks: the stack.
+        embedding_dim: D.
+        dropout: of the sum of token embeddings and positions.
+    """
+
+    def __init__(
+        self,
+        positions: nn.Module,
+        blocks: Iterable[DecoderBlock],
+        embedding_dim: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.positions = positions
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(embedding_dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, embedded: Tensor, encoded: EncodedHistory) -> Tensor:
+        """Hidden states [B, n, D] of embedded tokens [B, n, D]; each sees those up to itself."""
+        steps = torch.arange(embedded.shape[1], device=embedded.device)
+        x = self.dropout(embedded + self.positions(steps))
+        for block in self.blocks:
+            x = block(x, encoded)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def start(self, encoded: EncodedHistory) -> DecoderCache:
+        """The cache before the first token, of one hypothesis for each user."""
+        return DecoderCache([block.start(encoded) for block in self._stack], encoded.mask)
+
+    def step(self, embedded: Tensor, cache: DecoderCache) -> Tensor:
+        """`forward` for the next token of each hypothesis only, [B, W, D] to [B, W, D]."""
+        step = torch.tensor(cache.length, device=embedded.device)
+        x = self.dropout(embedded + self.positions(step))
+        for block, block_cache in zip(self._stack, cache.blocks, strict=True):
+            x = block.step(x, block_cache, cache.mask)
+        cache.length += 1
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    @property
+    def _stack(self) -> Iterable[DecoderBlock]:
+        return cast("Iterable[DecoderBlock]", self.blocks)
 
 
 class SequenceToSequence(Model):
     """Maps item tokens to item tokens.
 
     The stacks are initialised by Xavier's rule, as published. The item embeddings are tied: encoder
-    and decoder read them, and the decoder's states are multiplied with them. Row 0 (PAD) stays zero
-    and is never generated.
+    and decoder read them, and the decoder's states are multiplied with them.
 
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
@@ -32,8 +166,6 @@ class SequenceToSequence(Model):
         max_generated: the most purchases that it can generate for a user.
     """
 
-    items: ItemEmbeddings
-
     def __init__(
         self,
         num_items: int,
@@ -43,7 +175,6 @@ class SequenceToSequence(Model):
         max_generated: int,
     ) -> None:
         super().__init__()
-        self.num_items = num_items
         self.max_generated = max_generated
         self.items = ItemEmbeddings(num_items, embedding_dim)
         self.begin = nn.Parameter(torch.empty(embedding_dim))
@@ -54,15 +185,16 @@ class SequenceToSequence(Model):
             if weight.dim() > 1:
                 nn.init.xavier_uniform_(weight)
         nn.init.normal_(self.begin, std=0.02)
-        self.items.draw(std=0.02)
+        self.items.draw()
 
     def encode(self, items: Tensor, lengths: Tensor) -> EncodedHistory:
         """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
-        return EncodedHistory(self.encoder(self.embed(items), lengths), lengths)
+        states = self.encoder(self.embed(items), lengths)
+        return EncodedHistory(states, padding_mask(lengths, items.shape[1])[:, None, None])
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
         """The decoder's state before its first token, [B, 1, D]: it scores the next item."""
-        return (self.decode(self.encode(inputs.items, inputs.lengths), inputs.items[:, :0]),)
+        return self.teacher_forced(inputs, inputs.items[:, :1])[0]
 
     def teacher_forced(
         self, inputs: ModelInputs, targets: Tensor
@@ -75,25 +207,22 @@ class SequenceToSequence(Model):
         """
         previous = targets[:, :-1]
         states = self.decode(self.encode(inputs.items, inputs.lengths), previous)
-        return (states,), torch.cat([inputs.items, previous], dim=1)
+        seen = torch.cat([inputs.items, previous], dim=1)
+        return self.head.represent_history(states, states), seen
 
     def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
         """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""
-        begin = self._begin().expand(len(tokens), 1, -1)
-        return self.decoder(torch.cat([begin, self.embed(tokens)], dim=1), encoded)  # type: ignore[no-any-return]
+        embedded = torch.cat([self._begin(len(tokens)), self.embed(tokens)], dim=1)
+        return self.decoder(embedded, encoded)  # type: ignore[no-any-return]
 
     def start(self, encoded: EncodedHistory) -> tuple[Tensor, DecoderCache]:
         """The decoder's state before the first token, [B, 1, D], and its cache."""
         cache = self.decoder.start(encoded)
-        return self.decoder.step(self._begin().expand(len(encoded.states), 1, -1), cache), cache
+        return self.decoder.step(self._begin(len(encoded.states)), cache), cache
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's states [B, W, D] after one more token of each hypothesis [B, W]."""
         return self.decoder.step(self.embed(tokens), cache)
 
-    def embed(self, items: Tensor) -> Tensor:
-        """The embeddings of item tokens as encoder and decoder read them: scaled by √D."""
-        return self.items(items) * math.sqrt(self.items.embedding_dim)  # type: ignore[no-any-return]
-
-    def _begin(self) -> Tensor:
-        return self.begin * math.sqrt(self.items.embedding_dim)
+    def _begin(self, count: int) -> Tensor:
+        return (self.begin * math.sqrt(self.items.embedding_dim)).expand(count, 1, -1)

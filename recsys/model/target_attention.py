@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -11,17 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.attention import padding_mask
-from recsys.model.chunk_size import logits_per_chunk
-from recsys.model.dropout import Dropout
-from recsys.model.heads import dot_products, last_position
-from recsys.model.protocols import (
+from recsys.model.encoder import Dropout
+from recsys.model.heads import (
     CandidateRepresentation,
-    HeadAttention,
     HistoryRepresentation,
     KVSource,
     LastRepresentation,
+    dot_products,
+    last_position,
+    logits_per_chunk,
 )
 
+Pooling = Literal["average", "sum"]
+MAX_TEMPERATURE = 10.0
 _POSITIONS = 768
 """The positions whose logits training makes at once on a CPU. With fewer, adding up the gradients
 of all candidates takes most of the time; with more, the matrices leave the cache."""
@@ -29,76 +31,23 @@ _KEPT = 4
 """The matrices as large as the logits that autograd keeps for each attention head."""
 
 
-class TargetAttentionHead(nn.Module):
-    """The candidate is the query, the purchases are keys and values; added to the dot product.
+class AttentionOverPurchases:
+    """The scores of target attention, of what `TargetAttentionHead` made of histories and items.
 
-    For candidate c, position t and each attention head, with decay λ:
-
-        w_cj(t) = exp(κ cos(W_q e_c, W_k m_j) - λ (t - j))
-        a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
-        score_t(c) = h_t · e_c + Σ_heads a_t(c)
-
-    With ``pooling="sum"`` the denominator is Σ_{j≤t} exp(-λ (t - j)), which does not depend on the
-    candidate: many purchases that support it then count more than one (as in DIN, section 4.3). An
-    average loses that, but shows whether the relevant purchases agree, as when a rule needs two.
-
-    Only the decay depends on t. So the sums at all positions are one product of exp(κ cos) and of
-    exp(κ cos) × (W_u e_c · W_v m_j) with a triangular matrix of decays: no [I, L, L] weights.
-    The factor κ, an inverse temperature, is learned and capped, so nothing overflows. W_u starts
-    at zero: training starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978,
-    over the encoder's kv_source; the form for all positions is this project's.
-
-    Args:
-        half_lives: numbers of purchases after which attention halves, one per head:
-            λ = ln 2 / half-life.
-        kv_source: the source of keys and values, m_j.
-        pooling: whether the contributions of the purchases are averaged or summed.
-        dropout: of the features of m_j.
+    Only the decay depends on the position t. So the sums at all positions are one product of
+    exp(κ cos) and of exp(κ cos) × (W_u e_c · W_v m_j) with a triangular matrix of decays: no
+    [I, L, L] weights.
     """
 
     decays: Tensor
-    max_temperature = 10.0
+    """λ of each attention head [H]."""
+    poolings: Sequence[Pooling]
+    """Of each attention head."""
 
-    def __init__(
-        self,
-        embedding_dim: int,
-        head_dim: int,
-        half_lives: list[float],
-        *,
-        kv_source: KVSource,
-        pooling: Literal["average", "sum"],
-        dropout: float,
-    ) -> None:
-        super().__init__()
-        self.num_heads = len(half_lives)
-        self.kv_source: KVSource = kv_source
-        self.pooling = pooling
-        width = self.num_heads * head_dim
-        kv_dim = embedding_dim * (2 if kv_source == "both" else 1)
-        self.kv_norm = nn.LayerNorm(kv_dim)
-        self.dropout = Dropout(dropout)
-        self.query = nn.Linear(embedding_dim, width, bias=False)
-        self.key = nn.Linear(kv_dim, width, bias=False)
-        self.value = nn.Linear(kv_dim, width, bias=False)
-        self.value_query = nn.Linear(embedding_dim, width, bias=False)
-        nn.init.zeros_(self.value_query.weight)
-        self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
-        decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
-        self.register_buffer("decays", decays)
-
-    def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
-        """The states; keys and values [B, H, L, d]."""
-        source = states if self.kv_source == "states" else embedded
-        if self.kv_source == "both":
-            source = torch.cat([embedded, states], dim=-1)
-        source = self.dropout(self.kv_norm(source))
-        return states, self._directions(self.key(source)), self._split(self.value(source))
-
-    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """The embeddings; queries κ W_q e and value queries W_u e, [H, C, d] or [B, H, C, d]."""
-        temperature = self.log_temperature.exp().clamp(max=self.max_temperature)
-        queries = self._directions(self.query(embeddings)) * temperature[:, None, None]
-        return embeddings, queries, self._split(self.value_query(embeddings))
+    @property
+    def temperatures(self) -> Tensor:
+        """κ of each attention head [H]."""
+        raise NotImplementedError
 
     def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """See `Head.logits`.
@@ -112,7 +61,8 @@ class TargetAttentionHead(nn.Module):
             weights = (queries[head] @ keys[:, head].flatten(0, 1).T).exp_()
             weighted = weights * (value_queries[head] @ values[:, head].flatten(0, 1).T)
             attended = _past(weighted, decay)
-            scores += attended / _past(weights, decay) if self.pooling == "average" else attended
+            averages = self.poolings[head] == "average"
+            scores += attended / _past(weights, decay) if averages else attended
         by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
         return by_position
 
@@ -122,57 +72,51 @@ class TargetAttentionHead(nn.Module):
         """See `Head.score_targets`; plain causal attention, O(L²·D)."""
         states, keys, values = history
         embeddings, queries, value_queries = targets
-        weights = (queries @ keys.mT).exp() * self._triangles(states.shape[1])
-        if self.pooling == "average":
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        attended = (weights * (value_queries @ values.mT)).sum(dim=(1, 3))
-        return (states * embeddings).sum(dim=-1) + attended
+        scores: Tensor = (states * embeddings).sum(dim=-1)
+        for head, decay in enumerate(self._triangles(states.shape[1])):
+            weights = (queries[:, head] @ keys[:, head].mT).exp() * decay
+            if self.poolings[head] == "average":
+                weights = weights / weights.sum(dim=-1, keepdim=True)
+            scores = scores + (weights * (value_queries[:, head] @ values[:, head].mT)).sum(dim=-1)
+        return scores
 
     def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
-        """The last state [B, D]; the latest keys and values [B, H, l, d], and how many of them [B].
+        """The last state; the latest keys and values.
 
         Older purchases than these change no score by more than its rounding, even taken together.
         """
         states, keys, values = history
-        skipped = self._skipped(lengths, states.dtype)
-        last = last_position(states, lengths)
-        return last, keys[..., skipped:, :], values[..., skipped:, :], lengths - skipped
+        first = self._first_that_counts(lengths, states.dtype)
+        keys, values = keys[..., first:, :], values[..., first:, :]
+        return LastRepresentation(last_position(states, lengths), keys, values, lengths - first)
 
     def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """See `Head.score_last`."""
         _, keys, values, lengths = last
         scores = dot_products(last, candidates)
-        for decay, weights, value_scores in self._per_head(keys, values, candidates, lengths):
+        for decay, weights, value_scores, total in self._heads(keys, values, candidates, lengths):
             # In place: there are as many as pairs of a purchase and a candidate.
-            attended = decay @ value_scores.mul_(weights) / self._denominator(decay, weights)
-            scores = scores + attended.squeeze(1)
+            scores = scores + (decay @ value_scores.mul_(weights) / total).squeeze(1)
         return scores
 
-    def attention(
+    def contributions(
         self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
-    ) -> HeadAttention:
-        """See `Head.attention`."""
-        states, keys, values = history
-        contributions = [
-            decay.mT * weights * value_scores / self._denominator(decay, weights)
-            for decay, weights, value_scores in self._per_head(keys, values, candidates, lengths)
-        ]
-        return HeadAttention(
-            torch.stack(contributions).sum(dim=0),
-            dot_products((last_position(states, lengths),), candidates),
-        )
+    ) -> Tensor:
+        """See `Head.contributions`."""
+        heads = self._heads(history.keys, history.values, candidates, lengths)
+        terms = [decay.mT * weights * scores / total for decay, weights, scores, total in heads]
+        return torch.stack(terms).sum(dim=0)
 
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """See `Head.chunk_rows`; what all attention heads keep for backward is there at once."""
         if device.type == "cpu":
             return max(1, _POSITIONS // length)
-        kept = _KEPT * self.num_heads * length * candidates
+        kept = _KEPT * len(self.poolings) * length * candidates
         return max(1, logits_per_chunk(device) // kept)
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """One per history and purchase."""
-        keys = last[1]
-        return keys.shape[0] * keys.shape[2]
+        return len(last[0]) * last[1].shape[2]
 
     def _triangles(self, length: int) -> Tensor:
         """exp(-λ (t - j)) of purchase j as seen from position t, 0 where j > t: [H, L, L].
@@ -182,30 +126,31 @@ class TargetAttentionHead(nn.Module):
         steps = torch.arange(length, device=self.decays.device)
         age = steps[:, None] - steps
         decay = torch.exp(-self.decays[:, None, None] * age.clamp(min=0)) * (age >= 0)
-        return decay if self.pooling == "average" else decay / decay.sum(dim=-1, keepdim=True)
+        summed = [pooling == "sum" for pooling in self.poolings]
+        total = decay.sum(dim=-1, keepdim=True)
+        return decay / total.where(torch.tensor(summed, device=age.device)[:, None, None], 1)
 
-    def _per_head(
+    def _heads(
         self, keys: Tensor, values: Tensor, candidates: CandidateRepresentation, lengths: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield three tensors for each attention head, as seen from the last item.
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield four tensors for each attention head, as seen from the last item.
 
         The decay of each purchase [B, 1, L], 0 on padding; its attention weights, neither decayed
-        nor normalised, and its value scores [B, L, C].
+        nor normalised, and its value scores [B, L, C]; and the divisor of the sum over a history,
+        [B, 1, C] or [B, 1, 1].
         """
         _, queries, value_queries = candidates
         age = lengths[:, None] - 1 - torch.arange(keys.shape[2], device=lengths.device)
         present = padding_mask(lengths, keys.shape[2])
-        for head, rate in enumerate(self.decays):
-            decay = torch.exp(-rate * age.clamp(min=0)) * present
+        for head, (rate, pooling) in enumerate(zip(self.decays, self.poolings, strict=True)):
             weights = (keys[:, head] @ queries[..., head, :, :].mT).exp_()
             value_scores = values[:, head] @ value_queries[..., head, :, :].mT
-            yield decay[:, None].to(weights.dtype), weights, value_scores
+            decay = (torch.exp(-rate * age.clamp(min=0)) * present)[:, None].to(weights.dtype)
+            averages = pooling == "average"
+            total = decay @ weights if averages else decay.sum(dim=-1, keepdim=True)
+            yield decay, weights, value_scores, total
 
-    def _denominator(self, decay: Tensor, weights: Tensor) -> Tensor:
-        """The divisor of the sum over a history, [B, 1, C] or [B, 1, 1]; see `_per_head`."""
-        return decay @ weights if self.pooling == "average" else decay.sum(dim=-1, keepdim=True)
-
-    def _skipped(self, lengths: Tensor, dtype: torch.dtype) -> int:
+    def _first_that_counts(self, lengths: Tensor, dtype: torch.dtype) -> int:
         """The number of first purchases that change no score of any history.
 
         They have a share below the ε of the dtype: Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε, since the
@@ -215,14 +160,90 @@ class TargetAttentionHead(nn.Module):
         if torch.compiler.is_exporting():  # a graph has no lengths to decide by
             return 0
         # These are read together, since each read waits for a GPU.
-        highest = self.log_temperature.detach().max().exp().clamp(max=self.max_temperature)
-        parts = lengths.min().view(1), highest.view(1), self.decays.min().view(1)
-        shortest, temperature, rate = torch.cat([part.double() for part in parts]).tolist()
+        facts = lengths.min(), self.temperatures.detach().max(), self.decays.min()
+        shortest, temperature, rate = torch.stack([fact.double() for fact in facts]).tolist()
         if rate == 0:
             return 0
         share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
         reach: int = math.ceil((2 * temperature - share) / rate)
         return max(0, int(shortest) - reach)
+
+
+class TargetAttentionHead(AttentionOverPurchases, nn.Module):
+    """The candidate is the query, the purchases are keys and values; added to the dot product.
+
+    For candidate c, position t and each attention head, with decay λ:
+
+        w_cj(t) = exp(κ cos(W_q e_c, W_k m_j) - λ (t - j))
+        a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
+        score_t(c) = h_t · e_c + Σ_heads a_t(c)
+
+    With ``pooling="sum"`` the denominator is Σ_{j≤t} exp(-λ (t - j)), which does not depend on the
+    candidate: many purchases that support it then count more than one (as in DIN, section 4.3). An
+    average loses that, but shows whether the relevant purchases agree, as when a rule needs two.
+
+    The factor κ, an inverse temperature, is learned and capped, so nothing overflows. W_u starts
+    at zero: training starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978,
+    over the encoder's kv_source; the form for all positions is this project's.
+
+    Args:
+        embedding_dim: D.
+        head_dim: d.
+        half_lives: numbers of purchases after which attention halves, one per head:
+            λ = ln 2 / half-life.
+        kv_source: the source of keys and values, m_j.
+        pooling: whether the contributions of the purchases are averaged or summed.
+        dropout: of the features of m_j.
+    """
+
+    decays: Tensor
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        head_dim: int,
+        half_lives: list[float],
+        *,
+        kv_source: KVSource,
+        pooling: Pooling,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.num_heads = len(half_lives)
+        self.kv_source: KVSource = kv_source
+        self.poolings = [pooling] * self.num_heads
+        width = self.num_heads * head_dim
+        kv_dim = embedding_dim * (2 if kv_source == "both" else 1)
+        self.kv_norm = nn.LayerNorm(kv_dim)
+        self.dropout = Dropout(dropout)
+        self.query = nn.Linear(embedding_dim, width, bias=False)
+        self.key = nn.Linear(kv_dim, width, bias=False)
+        self.value = nn.Linear(kv_dim, width, bias=False)
+        self.value_query = nn.Linear(embedding_dim, width, bias=False)
+        nn.init.zeros_(self.value_query.weight)
+        self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
+        decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
+        self.register_buffer("decays", decays)
+
+    @property
+    def temperatures(self) -> Tensor:
+        """κ of each attention head [H]."""
+        return self.log_temperature.exp().clamp(max=MAX_TEMPERATURE)
+
+    def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
+        """The states; keys and values of the purchases."""
+        source = states if self.kv_source == "states" else embedded
+        if self.kv_source == "both":
+            source = torch.cat([embedded, states], dim=-1)
+        source = self.dropout(self.kv_norm(source))
+        keys, values = self._directions(self.key(source)), self._split(self.value(source))
+        return HistoryRepresentation(states, keys, values)
+
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
+        """The embeddings; queries κ W_q e and value queries W_u e."""
+        queries = self._directions(self.query(embeddings)) * self.temperatures[:, None, None]
+        value_queries = self._split(self.value_query(embeddings))
+        return CandidateRepresentation(embeddings, queries, value_queries)
 
     def _directions(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d] of length 1, in float32 at least."""

@@ -25,9 +25,9 @@ from recsys.folders.atomic import new_folder
 from recsys.folders.manifest import MANIFEST
 from recsys.inference.catalogue import empty_model
 from recsys.inference.scorer import Scorer
+from recsys.model.encoder import TimesRead
 from recsys.model.heads import DotProductHead
-from recsys.model.model_inputs import TimesRead
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.serving.bundle_files import (
     BASELINE,
     CONFIG,

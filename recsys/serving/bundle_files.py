@@ -13,7 +13,7 @@ from recsys.data.features.encoders import Encoders
 from recsys.data.manifest import read_own_table
 from recsys.errors import InputError
 from recsys.folders.digests import folder_sha256
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.serving.weights import save_weights
 
 WEIGHTS, CONFIG, ITEMS = "weights.safetensors", "config.yaml", "items.parquet"

@@ -14,7 +14,8 @@ from recsys.data.histories import Histories
 from recsys.errors import InputError
 from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.inference.scorer import Scorer
-from recsys.model.protocols import Model
+from recsys.model.heads import dot_products
+from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.ids import known_tokens
 from recsys.serving.inputs import OneHistory
@@ -138,8 +139,7 @@ def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.in
     """Return what target attention adds for each item of one history, and the rest."""
     embeddings = model.items(torch.from_numpy(candidates).to(model.items.weight.device))
     states, lengths = read_histories(model, history)
-    attention = model.head.attention(states, model.head.represent_candidates(embeddings), lengths)
-    if attention is None:
-        raise ValueError(f"{type(model.head).__name__} has no attention")
-    contributions: NDArray[np.float32] = attention.contributions[0].T.cpu().numpy()
-    return contributions, attention.rest[0].cpu().numpy()
+    represented = model.head.represent_candidates(embeddings)
+    contributions = model.head.contributions(states, represented, lengths)[0].T
+    rest = dot_products(model.head.select_last(states, lengths), represented)[0]
+    return contributions.cpu().numpy(), rest.cpu().numpy()

@@ -22,7 +22,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.model.model_inputs import TimesRead
+from recsys.model.encoder import TimesRead
 from recsys.serving.ids import id_series, is_missing, lists_of
 from recsys.serving.raw_log import read_raw_log
 from recsys.serving.time_scale import NO_SCALE, RequestTime, TimeScale

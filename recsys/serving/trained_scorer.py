@@ -6,7 +6,8 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.scorer import Scorer
-from recsys.model.protocols import Head, Model
+from recsys.model.heads import Head
+from recsys.model.models import Model
 from recsys.process_memory import keep_freed_memory
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from recsys.baselines.saved import LARGEST_VALUE
 from recsys.errors import InputError
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 
 
 def save_weights(model: Model, path: Path) -> None:

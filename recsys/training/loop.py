@@ -35,7 +35,7 @@ from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import ReportingScorer, Scorer, Seen
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
 from recsys.training.checkpoints import SaveState, StateIO, TrainingState

@@ -16,13 +16,17 @@ from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
 from recsys.errors import InputError
 from recsys.model.averaged import AveragedModel
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.protocols import HistoryRepresentation, Model
+from recsys.model.heads import HistoryRepresentation
+from recsys.model.models import Model, ModelInputs
 from recsys.training import processes
-from recsys.training.losses import count_targets
-from recsys.training.objective import SampledObjective, build_objective
+from recsys.training.losses.chunks import count_targets
+from recsys.training.objective import (
+    SampledObjective,
+    build_objective,
+    mean_over_processes,
+    use_sparse_gradients,
+)
 from recsys.training.optimiser import RowwiseAdamW, Schedule
-from recsys.training.sparse_gradients import mean_over_processes, use_sparse_gradients
 
 
 class TrainingModule(pl.LightningModule):

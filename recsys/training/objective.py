@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,17 +17,20 @@ from recsys.config import (
 )
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
-from recsys.model.protocols import HistoryRepresentation, Model
-from recsys.training.losses import (
+from recsys.model.heads import HistoryRepresentation
+from recsys.model.models import Model
+from recsys.training import processes
+from recsys.training.losses.full_catalogue import SeenItems, chunked_cross_entropy
+from recsys.training.losses.sampled import (
+    InBatchNegatives,
+    PopularNegatives,
     SampledLoss,
-    SeenItems,
+    UniformNegatives,
     binary_cross_entropy,
     calibrated_weight,
-    chunked_cross_entropy,
     chunked_sampled_loss,
     sampled_softmax,
 )
-from recsys.training.negatives import InBatchNegatives, PopularNegatives, UniformNegatives
 
 
 class CatalogueObjective(nn.Module):
@@ -79,7 +82,7 @@ class SampledObjective(nn.Module):
             self.negatives = PopularNegatives(interactions, count)
         else:
             self.negatives = InBatchNegatives(interactions, count)
-        self._corrected = isinstance(config, SampledSoftmax)
+        self._is_corrected = isinstance(config, SampledSoftmax)
         self._loss: SampledLoss = binary_cross_entropy
         if isinstance(config, SampledSoftmax):
             self._loss = sampled_softmax
@@ -92,8 +95,8 @@ class SampledObjective(nn.Module):
     ) -> Tensor:
         """Return the mean loss of the targets; the arguments are those of `CatalogueObjective`."""
         head, negatives = model.head, self.negatives(targets)
-        if not self._corrected:
-            negatives = replace(negatives, log_expected=None)
+        if not self._is_corrected:
+            negatives = negatives._replace(log_expected=None)
         return chunked_sampled_loss(
             self._loss,
             head.logits,
@@ -110,20 +113,20 @@ class SampledObjective(nn.Module):
 def drop_padding(
     history: HistoryRepresentation, targets: Tensor, seen: SeenItems | None, chunk_rows: int
 ) -> tuple[HistoryRepresentation, Tensor, SeenItems | None]:
-    """Return the M positions with a target as sequences of length 1: [M, 1, D], [M, 1].
+    """Return the M positions with a target as sequences of length 1: states [M, 1, D], [M, 1].
 
-    No logits are computed for positions without a target, which are most of them where a model
-    predicts masked items. A few such positions fill the end, so that the last chunk of
-    ``chunk_rows`` has one of few sizes: oneDNN compiles and caches kernels for each size, which
-    took .5 GiB of memory an epoch on MovieLens-1M.
+    For a head without attention: no logits are computed for positions without a target, which are
+    most of them where a model predicts masked items. A few such positions fill the end, so that the
+    last chunk of ``chunk_rows`` has one of few sizes: oneDNN compiles and caches kernels for each
+    size, which took .5 GiB of memory an epoch on MovieLens-1M.
     """
     indices = targets.flatten().nonzero().squeeze(1)
     count = len(indices)
     indices = F.pad(indices, (0, _padded_count(count, chunk_rows) - count))
-    sides = tuple(side.flatten(0, 1).index_select(0, indices)[:, None] for side in history)
+    states = history.states.flatten(0, 1).index_select(0, indices)[:, None]
     selected = targets.flatten()[indices, None]
     selected[count:] = PAD
-    return sides, selected, None if seen is None else seen.at(indices)
+    return history._replace(states=states), selected, None if seen is None else seen.at(indices)
 
 
 def _padded_count(count: int, chunk_rows: int) -> int:
@@ -145,3 +148,29 @@ def build_objective(
     if isinstance(config.loss, CrossEntropy):
         return CatalogueObjective()
     return SampledObjective(config.loss, interactions)
+
+
+def use_sparse_gradients(model: Model) -> dict[str, Tensor]:
+    """Make the gradients of all embedding tables with a row per item sparse.
+
+    Returns:
+        Their weights by name.
+    """
+    weights: dict[str, Tensor] = {}
+    for name, table in model.named_modules():
+        if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
+            table.sparse = True
+            weights[f"{name}.weight"] = table.weight
+    return weights
+
+
+def mean_over_processes(gradient: Tensor) -> Tensor:
+    """Return the mean of the sparse gradients [I + 1, D] of all processes, in each of them.
+
+    The rows are exchanged and added up here, because NCCL cannot add sparse tensors. The sums have
+    the same order in all processes, so that their tables stay equal.
+    """
+    own = gradient.coalesce()
+    rows = processes.all_gather_rows(own.indices()[0])
+    values = processes.all_gather_rows(own.values()) / processes.count()
+    return torch.sparse_coo_tensor(rows[None], values, own.shape).coalesce()

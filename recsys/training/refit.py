@@ -13,7 +13,7 @@ from recsys.config import AveragedConfig, Experiment, TrainingConfig
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.inference.catalogue import Catalogue
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.training import processes
 from recsys.training.checkpoints import Checkpoint, TrainingState
 from recsys.training.curve import Curve

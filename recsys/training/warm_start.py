@@ -13,7 +13,7 @@ from torch import Tensor
 from recsys.data.batches import Batches, PlainBatches, ReplayBatches, histories_after
 from recsys.data.histories import PAD, Histories
 from recsys.inference.grown_items import EarlierModel
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from recsys.config import DataConfig, SequenceToSequenceConfig
 from recsys.data.prepared import prepare
 from recsys.inference.generator import SequenceGenerator
 from recsys.model.build import build_model
-from recsys.model.decoder import EncodedHistory
 from recsys.model.generation import Beam, GeneratedLists, Greedy, Strategy
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.sequence_to_sequence import EncodedHistory, SequenceToSequence
 
 ROUNDS = 3
 

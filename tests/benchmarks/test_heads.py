@@ -10,7 +10,7 @@ from turns import medians_in_turn
 
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
-from recsys.model.model_inputs import ModelInputs
+from recsys.model.models import ModelInputs
 from recsys.process_memory import keep_freed_memory
 from recsys.training.objective import CatalogueObjective
 

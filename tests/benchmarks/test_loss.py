@@ -13,7 +13,7 @@ from turns import medians_in_turn
 
 from recsys.model.heads import DotProductHead
 from recsys.process_memory import keep_freed_memory
-from recsys.training.losses import chunked_cross_entropy
+from recsys.training.losses.full_catalogue import chunked_cross_entropy
 
 ROUNDS = 7
 SHAPES = {"ml-1m": (12_800, 128, 3_416), "amazon-beauty": (12_800, 64, 12_000)}
@@ -31,8 +31,8 @@ def ways(rows: int, dim: int, items: int, dtype: torch.dtype) -> dict[str, Calla
     def chunks() -> Tensor:
         return chunked_cross_entropy(
             head.logits,
-            (states[:, None],),
-            (table,),
+            head.represent_history(states[:, None], states[:, None]),
+            head.represent_candidates(table),
             targets[:, None],
             None,
             chunk_rows=head.chunk_rows(1, items + 1, states.device),

@@ -21,7 +21,7 @@ from torch import nn
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
-from recsys.model.next_item import NextItemModel
+from recsys.model.models import NextItemModel
 from recsys.serving.bundle import ModelBundle
 
 PURCHASES = {

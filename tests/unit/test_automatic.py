@@ -52,7 +52,7 @@ from recsys.experiments.baselines import baselines_of
 from recsys.experiments.count_weights import choose_count_ensemble, fit_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.inference.scorer import Scorer
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.reports.run_page import RacePoint
 from recsys.serving.recommender import Recommender
 from recsys.training.curve import Curve

@@ -21,7 +21,7 @@ from recsys.config import TrackingConfig
 from recsys.errors import InputError
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import evaluate_and_write
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.training.refit import Fitted
 from tests.unit.conftest import chains

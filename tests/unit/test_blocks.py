@@ -21,19 +21,11 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.errors import InputError
-from recsys.model.attention import MultiHeadAttention, last_states
-from recsys.model.blocks import (
-    BlockSettings,
-    CausalFilter,
-    EncoderBlock,
-    Gated,
-    PostNorm,
-    SwiGLU,
-)
+from recsys.model.attention import MultiHeadAttention, RotaryPositions, last_states
 from recsys.model.build import build_model
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.next_item import NextItemModel
-from recsys.model.positions import NoPositions, RotaryPositions
+from recsys.model.embeddings import NoPositions
+from recsys.model.encoder import BlockSettings, CausalFilter, EncoderBlock
+from recsys.model.models import ModelInputs, NextItemModel
 
 
 def choices(name: str) -> tuple[str, ...]:
@@ -105,8 +97,8 @@ def test_padding_and_other_rows_change_no_state(
     items, times = histories(2, length + extra)
     lengths = torch.tensor([length + extra, length])
     items[1, length:] = 0
-    (batch,) = model(ModelInputs(items, lengths, times))
-    (single,) = model(ModelInputs(items[1:, :length], lengths[1:], times[1:, : length + 1]))
+    batch, *_ = model(ModelInputs(items, lengths, times))
+    single, *_ = model(ModelInputs(items[1:, :length], lengths[1:], times[1:, : length + 1]))
     assert torch.allclose(batch[1, :length], single[0], rtol=0, atol=1e-10)
 
 
@@ -120,7 +112,7 @@ def test_encode_last_is_the_last_state_of_the_full_pass(
     items, times = histories(len(lengths), max(lengths))
     for model in (make(config), make(config.model_copy(update={"num_blocks": 0}))):
         inputs = ModelInputs(items, torch.tensor(lengths), times)
-        (full,), (last,) = model(inputs), model.encode_last(inputs)
+        (full, *_), (last, *_) = model(inputs), model.encode_last(inputs)
         expected = last_states(full, torch.tensor(lengths))
         assert torch.allclose(last, expected, rtol=0, atol=1e-10)
 
@@ -137,12 +129,12 @@ def test_the_future_changes_no_earlier_state(
     now = data.draw(st.integers(0, length - 2))
     items, times = histories(3, length)
     lengths = torch.full((3,), length)
-    (before,) = model(ModelInputs(items, lengths, times))
+    before, *_ = model(ModelInputs(items, lengths, times))
     later_items, later_times = items.clone(), times.clone()
     later_items[:, now + 1 :] = torch.randint(1, 21, (3, length - now - 1))
     readable = now + 1 if isinstance(config, HSTUConfig) and config.times == "request" else now
     later_times[:, readable + 1 :] += torch.randint(1, 10**6, (3, length - readable))
-    (after,) = model(ModelInputs(later_items, lengths, later_times))
+    after, *_ = model(ModelInputs(later_items, lengths, later_times))
     assert torch.allclose(before[:, : now + 1], after[:, : now + 1], rtol=0, atol=1e-12)
 
 
@@ -154,11 +146,11 @@ def test_every_earlier_item_reaches_the_last_state_and_every_weight_learns(
     torch.manual_seed(3)
     items, times = histories(4, 6)
     lengths = torch.full((4,), 6)
-    (states,) = model(ModelInputs(items, lengths, times))
+    states, *_ = model(ModelInputs(items, lengths, times))
     for place in range(6):
         changed = items.clone()
         changed[:, place] = changed[:, place] % 20 + 1
-        (other,) = model(ModelInputs(changed, lengths, times))
+        other, *_ = model(ModelInputs(changed, lengths, times))
         assert ((other - states)[:, -1].abs().amax(dim=1) > 1e-6).all(), place
     (states * torch.randn_like(states)).sum().backward()
     for name, weight in model.named_parameters():
@@ -173,7 +165,7 @@ def test_order_matters_but_without_positions_only_by_causality(heads: int, posit
     model = make(next_item(num_blocks=1, num_heads=heads, positions=positions))
     one, other = torch.tensor([[3, 5, 7, 9]]), torch.tensor([[7, 3, 5, 9]])
     lengths = torch.tensor([4])
-    (first,), (second,) = model(ModelInputs(one, lengths)), model(ModelInputs(other, lengths))
+    (first, *_), (second, *_) = model(ModelInputs(one, lengths)), model(ModelInputs(other, lengths))
     difference = (first - second)[0, -1].abs().max().item()
     assert (difference < 1e-12) == (positions == "none")
 
@@ -199,7 +191,7 @@ def test_the_filter_by_its_formula(window: int, length: int, seed: int) -> None:
 
 def test_a_block_mixes_the_normed_filter_and_the_normed_attention() -> None:
     torch.manual_seed(0)
-    common = BlockSettings(8, 2, 12, 0.0, norm=PostNorm, filtered=True)
+    common = BlockSettings(8, 2, 12, 0.0, norm="post", filtered=True)
     block, x = EncoderBlock(common).double(), torch.randn(2, 5, 8, dtype=torch.float64)
     assert block.filter is not None
     attended = F.layer_norm(x + block.attention(x, causal=True), (8,))
@@ -215,7 +207,7 @@ def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) 
     """x + sigmoid(W x) ⊙ sublayer(norm(x)): torch's attention, then a SwiGLU network."""
     torch.manual_seed(seed)
     dim, wide = 6, 10
-    common = BlockSettings(dim, heads, wide, 0.0, norm=Gated, activation=SwiGLU)
+    common = BlockSettings(dim, heads, wide, 0.0, norm="gated", activation="swiglu")
     block = EncoderBlock(common).double()
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.5)

@@ -14,9 +14,8 @@ from recsys.config import SequenceToSequenceConfig
 from recsys.errors import InputError
 from recsys.model import generation
 from recsys.model.build import build_model
-from recsys.model.decoder import EncodedHistory
 from recsys.model.generation import Beam, Greedy, Sampling, Strategy
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.sequence_to_sequence import EncodedHistory, SequenceToSequence
 
 ITEMS = 9
 
@@ -105,8 +104,9 @@ def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
     pairs = torch.stack([first, second], dim=-1).flatten(0, 1)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     for user in range(4):
-        one = EncodedHistory(encoded.states[user : user + 1], encoded.lengths[user : user + 1])
-        each = EncodedHistory(one.states.expand(len(pairs), -1, -1), one.lengths.expand(len(pairs)))
+        one = EncodedHistory(*(side[user : user + 1] for side in encoded))
+        states, mask = (side.expand(len(pairs), *side.shape[1:]) for side in one)
+        each = EncodedHistory(states, mask)
         scores = log_probability(model, each, pairs)
         assert beam.tokens[user, 0].tolist() == pairs[scores.argmax()].tolist()
         top = scores.sort(descending=True).values[:ITEMS]
@@ -141,7 +141,8 @@ def test_repeats_are_generated_on_request() -> None:
 def test_samples_follow_the_probabilities() -> None:
     model = make_model(3)
     encoded = encode_random(model, users=1)
-    many = EncodedHistory(encoded.states.expand(20_000, -1, -1), encoded.lengths.expand(20_000))
+    states, mask = (side.expand(20_000, *side.shape[1:]) for side in encoded)
+    many = EncodedHistory(states, mask)
     logits = (model.start(encoded)[0][0, 0] @ model.items.weight.T)[1:].detach()
     generator = torch.Generator().manual_seed(0)
 
@@ -213,9 +214,9 @@ def test_the_nucleus_is_a_share_of_what_top_k_leaves() -> None:
     """Of .4, .3, .2 and .1 top_k leaves .7; half of that is .35, which the first item has alone."""
     scores = torch.tensor([0.4, 0.3, 0.2, 0.1]).log().expand(200, 1, 4)
     generator = torch.Generator().manual_seed(0)
-    both = Sampling(generator, top_k=2, top_p=0.5)._draw(scores)
+    both = Sampling(generator, top_k=2, top_p=0.5).choose(scores)
     assert set(both.flatten().tolist()) == {0}
-    one = Sampling(generator, top_p=0.5)._draw(scores)
+    one = Sampling(generator, top_p=0.5).choose(scores)
     assert set(one.flatten().tolist()) == {0, 1}
 
 

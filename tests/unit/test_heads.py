@@ -13,8 +13,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recsys.model.attention import last_states
-from recsys.model.heads import DotProductHead
-from recsys.model.protocols import Head
+from recsys.model.heads import (
+    CandidateRepresentation,
+    DotProductHead,
+    Head,
+    HistoryRepresentation,
+)
 from recsys.model.target_attention import TargetAttentionHead
 
 DIM = 6
@@ -71,7 +75,7 @@ def plain_definition(
                     age = torch.arange(t, -1, -1, dtype=torch.float64)
                     logits = temperature * cosine - head.decays[h] * age
                     weights = torch.softmax(logits, dim=0)
-                    if head.pooling == "sum":
+                    if head.poolings[0] == "sum":
                         recency = torch.softmax(-head.decays[h] * age, dim=0)
                         weights = torch.exp(temperature * cosine) * recency
                     score = score + (weights * (values @ use)).sum()
@@ -132,8 +136,11 @@ def test_training_precision_stays_within_its_tolerance(shape: dict[str, Any]) ->
     )
     scale = exact.detach().abs().max().item() + 1
     assert torch.allclose(low.logits(*both).double(), exact, rtol=0, atol=1e-4 * scale)
-    rough = low.logits(tuple(x.bfloat16() for x in both[0]), tuple(x.bfloat16() for x in both[1]))
-    tolerance = 0.05 if head.pooling == "average" else 0.1
+    rough = low.logits(
+        HistoryRepresentation(*(x.bfloat16() for x in both[0])),
+        CandidateRepresentation(*(x.bfloat16() for x in both[1])),
+    )
+    tolerance = 0.05 if head.poolings[0] == "average" else 0.1
     assert torch.allclose(rough.double(), exact, rtol=0, atol=tolerance * scale)
 
 
@@ -151,7 +158,7 @@ def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict
     every = head.logits(history, candidates)
     assert torch.allclose(last, last_states(every, lengths), rtol=0, atol=1e-9)
 
-    parts = head.attention(history, candidates, lengths).contributions
+    parts = head.contributions(history, candidates, lengths)
     dot = last_states(states, lengths) @ embeddings.T
     assert torch.allclose(dot + parts.sum(dim=1), last, rtol=0, atol=1e-9)
     for row, real in enumerate(lengths.tolist()):
@@ -221,7 +228,7 @@ def test_the_candidate_decides_which_purchase_counts() -> None:
     head = TargetAttentionHead(
         2, 2, [1e9], kv_source="items", pooling="average", dropout=0.0
     ).double()
-    candidates = (
+    candidates = CandidateRepresentation(
         torch.zeros(1, 2, dtype=torch.float64),
         # The jacket queries for winter.
         torch.tensor([[[math.log(3.0), 0.0]]], dtype=torch.float64),
@@ -229,8 +236,9 @@ def test_the_candidate_decides_which_purchase_counts() -> None:
     )
     keys = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]], dtype=torch.float64)  # gloves, keyboard
     values = torch.tensor([[[[8.0, 0.0], [4.0, 0.0]]]], dtype=torch.float64)
-    history = (torch.zeros(1, 2, 2, dtype=torch.float64), keys, values)
-    parts = head.attention(history, candidates, torch.tensor([2])).contributions
+    states = torch.zeros(1, 2, 2, dtype=torch.float64)
+    history = HistoryRepresentation(states, keys, values)
+    parts = head.contributions(history, candidates, torch.tensor([2]))
     assert parts.flatten().tolist() == pytest.approx([0.75 * 8.0, 0.25 * 4.0])
 
 
@@ -244,7 +252,7 @@ def test_contributions_are_weights_times_values() -> None:
     logits = keys @ queries.mT - head.decays[:, None, None] * age  # [B, H, L, C]
     weights = logits.masked_fill(age < 0, -math.inf).softmax(dim=2)
     expected = (weights * (values @ value_queries.mT)).sum(dim=1)
-    assert torch.allclose(head.attention(history, candidates, lengths).contributions, expected)
+    assert torch.allclose(head.contributions(history, candidates, lengths), expected)
 
 
 def test_chunks_are_larger_on_a_gpu() -> None:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from recsys.config import HSTUConfig, parse_experiment
 from recsys.errors import InputError
 from recsys.model.build import build_model
+from recsys.model.embeddings import NoPositions
+from recsys.model.encoder import TimesRead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, time_buckets
-from recsys.model.model_inputs import TimesRead
-from recsys.model.positions import NoPositions
 
 
 def silu(x: float) -> float:

@@ -21,8 +21,7 @@ from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer, read_histories
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.next_item import NextItemModel
+from recsys.model.models import ModelInputs, NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import train
@@ -520,7 +519,7 @@ def test_features_are_scaled_with_the_items_that_they_are_added_to(
     assert batch.features is not None
     added = model.inputs(*batch.features)
     assert added[batch.items > 0].abs().amax(dim=-1).min() > 0
-    found = model._embed(ModelInputs(batch.items, batch.lengths, batch.times, batch.features))
+    found = model._embedded(ModelInputs(batch.items, batch.lengths, batch.times, batch.features))
     torch.testing.assert_close(found, 8**0.5 * (model.items(batch.items) + added))
 
 

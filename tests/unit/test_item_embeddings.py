@@ -21,11 +21,9 @@ from recsys.config import (
 from recsys.data.features.encoders import Encoders, FeatureEncoder
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
-from recsys.model.item_embeddings import ItemEmbeddings, ItemFeatureEmbeddings
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.next_item import NextItemModel
-from recsys.training.objective import CatalogueObjective, build_objective
-from recsys.training.sparse_gradients import use_sparse_gradients
+from recsys.model.embeddings import ItemEmbeddings, ItemFeatureEmbeddings
+from recsys.model.models import ModelInputs, NextItemModel
+from recsys.training.objective import CatalogueObjective, build_objective, use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)

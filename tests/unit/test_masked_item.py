@@ -17,11 +17,10 @@ from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
-from recsys.model.masked_item import MaskedItemModel
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.positions import positions_from_end
+from recsys.model.embeddings import positions_from_end
+from recsys.model.models import MaskedItemModel, ModelInputs
 from recsys.training.loop import train
-from recsys.training.losses import SeenItems
+from recsys.training.losses.full_catalogue import SeenItems
 
 ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
@@ -39,6 +38,7 @@ def make_model(positions: str = "learned") -> MaskedItemModel:
         }
     )
     model = build_model(config, ITEMS).double().eval()
+    assert isinstance(model, MaskedItemModel)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.3)
     with torch.no_grad():
@@ -84,13 +84,13 @@ def test_a_state_depends_on_items_before_and_after_but_not_on_its_own() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0, 9]], requires_grad=False)
     lengths, targets = torch.tensor([5]), torch.tensor([[3, 4]])
-    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    (other,), _ = model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[8, 2]]))
+    (states, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (other, *_), _ = model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[8, 2]]))
     assert torch.equal(states, other)
     for position in (0, 2, 4):
         changed = items.clone()
         changed[0, position] = 11
-        (moved,), _ = model.teacher_forced(ModelInputs(changed, lengths), targets)
+        (moved, *_), _ = model.teacher_forced(ModelInputs(changed, lengths), targets)
         assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
 
 
@@ -101,7 +101,7 @@ def test_encode_last_is_the_state_of_the_full_pass(positions: str) -> None:
     longest = [5, 3, 7, 1, 2, 4, 6, 8, 9, 10, 11, 12]
     items, lengths = torch.tensor([longest, [6] + 11 * [0]]), torch.tensor([12, 1])
     inputs = ModelInputs(items, lengths)
-    (full,), (last,) = model(inputs), model.encode_last(inputs)
+    (full, *_), (last, *_) = model(inputs), model.encode_last(inputs)
     assert full.shape == (2, 1, 8)
     torch.testing.assert_close(last, full[:, 0], rtol=0, atol=1e-6)
 
@@ -110,8 +110,8 @@ def test_the_states_are_those_of_the_masked_positions_in_order() -> None:
     model = make_model()
     items = torch.tensor([[5, 0, 7, 0], [0, 6, 0, 0]])
     lengths, targets = torch.tensor([4, 2]), torch.tensor([[1, 2], [3, 0]])
-    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    full = model.encoder(model._embed(items, lengths), lengths)
+    (states, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    full = model.encoder(model._embedded(items, lengths), lengths)
     assert torch.equal(states[0], full[0, [1, 3]])
     assert torch.equal(states[1, 0], full[1, 0])
 
@@ -131,7 +131,9 @@ def test_scoring_predicts_the_item_after_the_last() -> None:
     candidates = model.head.represent_candidates(model.items.weight)
     scores = model.head.score_last(model.encode_last(ModelInputs(items, lengths)), candidates)
     masked = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
-    (states,), _ = model.teacher_forced(ModelInputs(masked, lengths + 1), torch.tensor([[1], [1]]))
+    (states, *_), _ = model.teacher_forced(
+        ModelInputs(masked, lengths + 1), torch.tensor([[1], [1]])
+    )
     torch.testing.assert_close(scores, states[:, 0] @ model.items.weight.T)
 
 

@@ -19,7 +19,6 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
-from recsys.model.size import count_weights
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import gpu_memory
 from recsys.training.epochs import EpochRecorder
@@ -173,11 +172,19 @@ def test_models_are_counted_before_they_are_built(
         {"head": {"kind": "target_attention", "kv_source": "both"}},
     ],
 )
-def test_the_count_is_nearly_that_of_the_model(model: dict[str, object]) -> None:
+def test_a_model_is_counted_without_being_built_or_drawn(
+    model: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = parse_experiment({"model": model}).model
-    built = build_model(config, 500).state_dict()
-    found = sum(weight.numel() for weight in built.values())
-    assert 0.85 * found <= count_weights(config, 500, {}) <= found
+    expected = sum(weight.numel() for weight in build_model(config, 500).parameters())
+    counted: list[int] = []
+    monkeypatch.setattr(
+        "recsys.inference.catalogue.check_memory", lambda size, *_: counted.append(size)
+    )
+    before = torch.get_rng_state()
+    Catalogue(500).check_memory(config, 2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert counted == [2 * 4 * expected]
 
 
 def test_histories_that_advance_are_counted_first(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.next_item import NextItemModel
+from recsys.model.models import ModelInputs, NextItemModel
 from recsys.model.target_attention import TargetAttentionHead
 
 NUM_ITEMS, LENGTH = 11, 4

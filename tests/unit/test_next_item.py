@@ -23,18 +23,13 @@ from recsys.config import (
     TargetAttention,
     TransformerConfig,
 )
-from recsys.model.blocks import DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.build import build_model
-from recsys.model.dropout import Dropout
-from recsys.model.encoder import Encoder
-from recsys.model.factorisation import FactorisationMachine
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.next_item import NextItemModel
-from recsys.model.positions import LearnedPositions, SinusoidalPositions, positions_from_end
-from recsys.model.protocols import Model
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.embeddings import LearnedPositions, SinusoidalPositions, positions_from_end
+from recsys.model.encoder import Dropout, Encoder, EncoderBlock, Residual
+from recsys.model.models import FactorisationMachine, Model, ModelInputs, NextItemModel
+from recsys.model.sequence_to_sequence import DecoderBlock, SequenceToSequence
 from recsys.model.target_attention import TargetAttentionHead
-from recsys.training.losses import chunked_cross_entropy
+from recsys.training.losses.full_catalogue import chunked_cross_entropy
 
 Norm = Literal["pre", "post"]
 HEADS: list[DotProduct | TargetAttention] = [
@@ -176,15 +171,15 @@ def test_the_parts_are_those_of_the_config(config: TransformerConfig, old: bool)
     assert isinstance(config, NextItemConfig | SequenceToSequenceConfig)
     model = build_model(config, num_items=9)
     parts = [type(part) for part in model.modules()]
-    chosen = [PostNorm, nn.ReLU, SinusoidalPositions]
-    others = [PreNorm, nn.GELU, LearnedPositions]
+    chosen, others = [nn.ReLU, SinusoidalPositions], [nn.GELU, LearnedPositions]
     if not old:
         chosen, others = others, chosen
     assert set(chosen) <= set(parts)
     assert not set(others) & set(parts)
+    assert {part.is_post for part in model.modules() if isinstance(part, Residual)} == {old}
     counts = parts.count(EncoderBlock), parts.count(DecoderBlock)
     assert counts == ((3, 0) if isinstance(config, NextItemConfig) else (2, 2))
-    (encoder,) = (part for part in model.modules() if isinstance(part, Encoder))
+    encoder, *_ = (part for part in model.modules() if isinstance(part, Encoder))
     assert encoder.causal == isinstance(config, NextItemConfig)
 
 
@@ -238,8 +233,8 @@ def test_the_factorisation_machine_sees_no_future_and_no_padding(
     items = torch.randint(1, 9, (2, length + more))
     items[1, :length], items[1, length:] = items[0, :length], 0
     lengths = torch.tensor([length + more, length])
-    (states,) = model(ModelInputs(items, lengths))
-    (single,) = model(ModelInputs(items[:1, :length], lengths[1:]))
+    states, *_ = model(ModelInputs(items, lengths))
+    single, *_ = model(ModelInputs(items[:1, :length], lengths[1:]))
     for row in states[:, :length]:
         assert torch.allclose(row, single[0], rtol=0, atol=1e-12)
     assert (states[0, length:] != states[0, length - 1]).any()

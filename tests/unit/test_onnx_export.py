@@ -39,7 +39,7 @@ from recsys.export.runtime import OnnxScorer
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys.model.positions import LearnedPositions, SinusoidalPositions, positions_from_end
+from recsys.model.embeddings import LearnedPositions, SinusoidalPositions, positions_from_end
 
 
 def test_sinusoidal_positions_by_hand() -> None:

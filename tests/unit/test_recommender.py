@@ -20,7 +20,7 @@ from recsys.config import Columns, DataConfig, DropRows
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference import scorer as scorer_module
-from recsys.model.model_inputs import ModelInputs
+from recsys.model.models import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 

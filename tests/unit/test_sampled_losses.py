@@ -21,24 +21,20 @@ from recsys.config import (
     TargetAttention,
 )
 from recsys.model.build import build_model
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.next_item import NextItemModel
+from recsys.model.models import ModelInputs, NextItemModel
 from recsys.training import objective as objectives
-from recsys.training.losses import (
+from recsys.training.losses.sampled import (
     NO_NEGATIVE,
+    InBatchNegatives,
+    PopularNegatives,
     SampledLoss,
+    UniformNegatives,
     binary_cross_entropy,
     calibrated_weight,
     mask_negatives,
     sampled_softmax,
 )
-from recsys.training.negatives import (
-    InBatchNegatives,
-    PopularNegatives,
-    UniformNegatives,
-)
-from recsys.training.objective import CatalogueObjective, SampledObjective
-from recsys.training.sparse_gradients import use_sparse_gradients
+from recsys.training.objective import CatalogueObjective, SampledObjective, use_sparse_gradients
 
 ITEMS = 11
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]

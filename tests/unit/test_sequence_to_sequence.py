@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.build import build_model
-from recsys.model.model_inputs import ModelInputs
-from recsys.model.positions import positions_from_end
+from recsys.model.embeddings import positions_from_end
+from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses import SeenItems
+from recsys.training.losses.full_catalogue import SeenItems
 
 ITEMS = 20
 
@@ -86,8 +86,8 @@ def test_a_state_depends_on_all_tokens_before_it_and_on_none_after(
     position = data.draw(st.integers(0, generated - 1))
     others = targets.clone()
     others[:, position] = changed(targets[:, position])
-    (before,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    (after,), _ = model.teacher_forced(ModelInputs(items, lengths), others)
+    (before, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (after, *_), _ = model.teacher_forced(ModelInputs(items, lengths), others)
     assert before.shape == (2, generated, 8)
     assert torch.allclose(before[:, : position + 1], after[:, : position + 1], rtol=0, atol=1e-12)
     differs = (before - after).abs().amax(-1) > 1e-9
@@ -103,13 +103,13 @@ def test_padding_and_other_rows_change_nothing(
     model = make_model(seed, **variant)
     items, targets = draw(2, length + extra), draw(2, 4 + more)
     items[0, length:], targets[0, 4:] = 0, 0
-    (single,), _ = model.teacher_forced(
+    (single, *_), _ = model.teacher_forced(
         ModelInputs(items[:1, :length], torch.tensor([length])), targets[:1, :4]
     )
     lengths = torch.tensor([length, length + extra])
-    (together,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (together, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
     assert close(together[0, :4], single[0])
-    (first,) = model(ModelInputs(items, lengths))
+    first, *_ = model(ModelInputs(items, lengths))
     assert close(first[0, 0], single[0, 0])
     prefix = model.decode(model.encode(items, lengths), targets[:, :2])
     assert close(prefix[0], together[0, :3])
@@ -125,8 +125,8 @@ def test_every_item_of_the_history_is_read_by_every_state(
     position = data.draw(st.integers(0, length - 1))
     others = items.clone()
     others[:, position] = changed(items[:, position])
-    (before,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    (after,), _ = model.teacher_forced(ModelInputs(others, lengths), targets)
+    (before, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    (after, *_), _ = model.teacher_forced(ModelInputs(others, lengths), targets)
     assert ((before - after).abs().amax(-1) > 1e-9).all()
     if variant["num_encoder_blocks"]:  # and the encoder looks both ways
         one, other = model.encode(items, lengths), model.encode(others, lengths)
@@ -165,12 +165,12 @@ def test_encoder_decoder_and_head_share_one_table() -> None:
     model = make_model(0)
     tables = [weight for weight in model.parameters() if weight.shape[0] == ITEMS + 1]
     assert len(tables) == 1
-    (candidates,) = model.head.represent_candidates(model.items.weight)
-    assert candidates is tables[0]
+    candidates = model.head.represent_candidates(model.items.weight)
+    assert candidates.embeddings is tables[0]
     items, lengths, targets = torch.tensor([[1, 2]]), torch.tensor([2]), torch.tensor([[3, 4]])
-    (states,), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
+    history, _ = model.teacher_forced(ModelInputs(items, lengths), targets)
     # Read: 1 and 2 in the history, 3 by the decoder; 4 is only scored, 5 is neither.
-    model.head.logits((states,), (candidates,))[..., 4].sum().backward()
+    model.head.logits(history, candidates)[..., 4].sum().backward()
     assert tables[0].grad is not None
     reached = [token for token in range(ITEMS + 1) if tables[0].grad[token].any()]
     assert reached == [1, 2, 3, 4]
@@ -179,7 +179,7 @@ def test_encoder_decoder_and_head_share_one_table() -> None:
 def test_padding_stays_zero_in_training() -> None:
     model = make_model(0)
     items, lengths = torch.tensor([[1, 2, 0], [3, 4, 5]]), torch.tensor([2, 3])
-    (states,), _ = model.teacher_forced(
+    (states, *_), _ = model.teacher_forced(
         ModelInputs(items, lengths), torch.tensor([[3, 0, 0], [1, 2, 6]])
     )
     states.square().sum().backward()

@@ -23,8 +23,8 @@ from recsys.data.histories import Histories
 from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer, StateCache, _size
 from recsys.model.build import build_model
-from recsys.model.heads import DotProductHead
-from recsys.model.protocols import Model
+from recsys.model.heads import DotProductHead, LastRepresentation
+from recsys.model.models import Model
 
 NUM_ITEMS, LENGTH = 6, 4
 MEMBERS = (
@@ -134,7 +134,9 @@ def test_what_is_kept_on_a_gpu_takes_whole_pieces_of_its_memory() -> None:
     with FakeTensorMode():
         for device, expected in (("cpu", 5 + 4 + 513), ("cuda", 5 + 512 + 1024)):
             number = torch.empty(1, dtype=torch.int32, device=device)
-            state = number, torch.empty(513, dtype=torch.int8, device=device)
+            nothing = torch.empty(0, device=device)
+            keys = torch.empty(513, dtype=torch.int8, device=device)
+            state = LastRepresentation(number, keys, nothing, nothing)
             assert _size((b"abc", b"de"), state) == expected
 
 

@@ -35,8 +35,8 @@ from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
-from recsys.model.model_inputs import ModelInputs, TimesRead
-from recsys.model.next_item import NextItemModel
+from recsys.model.encoder import TimesRead
+from recsys.model.models import ModelInputs, NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
@@ -277,7 +277,7 @@ def test_a_model_that_reads_the_request_time(dataset: PreparedDataset, tmp_path:
     model = recommender.bundle.model
     items, times = torch.tensor([[1, 2, 1]]), torch.tensor([[10, 500, 900, 86_400]])
     assert isinstance(model, NextItemModel)
-    (states,) = model(ModelInputs(items, torch.tensor([3]), times))
+    states, *_ = model(ModelInputs(items, torch.tensor([3]), times))
     expected = (states[0, -1] @ model.items.weight[1:].T).tolist()
     assert scores(86_400) == pytest.approx(expected, abs=1e-5)
     assert scores("1970-01-02") == scores(datetime(1970, 1, 2)) == scores(86_400)

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from recsys.config import SequenceToSequenceConfig
 from recsys.model.attention import causal_mask, padding_mask
-from recsys.model.blocks import BlockSettings, DecoderBlock, EncoderBlock, PostNorm, PreNorm
 from recsys.model.build import build_model
-from recsys.model.decoder import Decoder, EncodedHistory
-from recsys.model.encoder import Encoder
+from recsys.model.encoder import BlockSettings, Encoder, EncoderBlock
+from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, EncodedHistory
 
 DIM, FEED_FORWARD = 6, 10
 
@@ -59,8 +58,8 @@ def twins(
         heads,
         FEED_FORWARD,
         dropout=0.0,
-        norm=PreNorm if norm == "pre" else PostNorm,
-        activation=nn.GELU if activation == "gelu" else nn.ReLU,
+        norm=norm,
+        activation=activation,
     )
     encoder_blocks = [EncoderBlock(common) for _ in range(layers)]
     decoder_blocks = [DecoderBlock(common) for _ in range(layers)]
@@ -115,7 +114,7 @@ def test_the_transformer_equals_torch(
     real_targets = padding_mask(torch.randint(1, generated + 1, lengths.shape), generated)
 
     encoded = ours["encoder"](source, lengths)
-    found = ours["decoder"](target, EncodedHistory(encoded, lengths))
+    found = ours["decoder"](target, EncodedHistory(encoded, read[:, None, None]))
     their_encoded = theirs.encoder(source, src_key_padding_mask=~read)
     expected = theirs(
         source,

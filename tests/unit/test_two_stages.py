@@ -22,7 +22,7 @@ from recsys.errors import InputError
 from recsys.evaluation.search_metrics import retrieval_metrics
 from recsys.inference.ranking import TwoStages, rank_targets, top_k
 from recsys.inference.scorer import Scored, Seen
-from recsys.model.model_inputs import ModelInputs
+from recsys.model.models import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from recsys.config import Experiment, parse_experiment
-from recsys.data.features.encoders import Encoders, FeatureEncoder, features_of
+from recsys.data.features.encoders import Encoders
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -24,9 +24,8 @@ from recsys.export.onnx import export_onnx
 from recsys.export.runtime import OnnxScorer
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.inference.catalogue import Catalogue
-from recsys.model.item_embeddings import VectorEmbeddings
-from recsys.model.protocols import Model
-from recsys.model.size import count_weights
+from recsys.model.embeddings import VectorEmbeddings
+from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.embeddings import item_embeddings
 from recsys.serving.recommender import Recommender
@@ -119,17 +118,6 @@ def test_training_learns_the_projection_only(dataset: PreparedDataset, item_ids:
     model = trained(experiment_of(item_ids=item_ids), dataset)
     assert torch.allclose(vectors_of(model).vectors.float(), V, atol=1e-3)
     assert vectors_of(model).weight.detach().any(dim=1).all()
-
-
-@pytest.mark.parametrize("item_ids", [True, False])
-def test_the_weights_are_counted_before_a_model_is_built(item_ids: bool) -> None:
-    wide = pl.DataFrame({"item_id": range(500), "text": np.random.default_rng(0).random((500, 90))})
-    experiment = experiment_of(item_ids=item_ids)
-    encoder = FeatureEncoder.fit("item", features_of(experiment.model, "item"), wide)
-    catalogue = Catalogue.read(500, Encoders(encoder), wide)
-    model = catalogue.new_model(experiment.model, np.ones(501, np.int64))
-    found = sum(weight.numel() for weight in model.parameters())
-    assert 0.85 * found <= count_weights(experiment.model, 500, {"text": 90}) <= found
 
 
 @pytest.fixture(scope="module")

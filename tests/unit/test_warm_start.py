@@ -33,7 +33,7 @@ from recsys.experiments.results import Run
 from recsys.experiments.trainings import Start, continue_bundle, plan_start
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.grown_items import item_tables
-from recsys.model.protocols import Model
+from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import build_batches, new_module

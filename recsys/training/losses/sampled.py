@@ -1,22 +1,119 @@
-"""Losses of the target against sampled negatives."""
+"""Losses of the target against sampled negatives, and how these are drawn.
+
+Negatives are drawn once per step and shared by all of its positions, so that their logits are
+matrix products; they are masked where they are no negatives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.data.histories import PAD
+from recsys.model.heads import CandidateRepresentation, HistoryRepresentation
 from recsys.training.losses.chunks import LogitsFunction, chunked_sum, count_targets
-from recsys.training.losses.seen import NO_NEGATIVE, mask_negatives
-from recsys.training.negatives import Negatives
+
+NO_NEGATIVE = -1e30
+"""The logit of an item that is no negative of a position: finite, because a softmax of nothing but
+-inf is undefined."""
 
 SampledLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """A function from the logits of targets [...] and of their negatives [..., C], `NO_NEGATIVE` where
 one does not count, to the losses [...] and their gradient by the logits of the targets [...]. That
 by the logits of the negatives overwrites these."""
+
+
+class Negatives(NamedTuple):
+    """The items of one draw; an item may occur several times."""
+
+    items: Tensor
+    """Item tokens [C], int64."""
+    log_expected: Tensor | None
+    """Log of the expected count of each item in a draw [C], which sampled softmax subtracts from
+    its logit so that the draw represents the full catalogue; None where nothing is subtracted."""
+
+
+class UniformNegatives(nn.Module):
+    """Draws all items with equal probability.
+
+    Args:
+        num_items: size of the catalogue, I.
+        count: size of a draw; if it is I or more, a draw is the full catalogue, every item once.
+    """
+
+    def __init__(self, num_items: int, count: int) -> None:
+        super().__init__()
+        self._num_items, self._count = num_items, count
+
+    def forward(self, targets: Tensor) -> Negatives:
+        """Draw negatives for a step with targets [B, L]."""
+        if self._count >= self._num_items:
+            items = torch.arange(1, self._num_items + 1, device=targets.device)
+            return Negatives(items, torch.zeros(len(items), device=targets.device))
+        items = torch.randint(1, self._num_items + 1, (self._count,), device=targets.device)
+        share = math.log(self._count / self._num_items)
+        return Negatives(items, torch.full((self._count,), share, device=targets.device))
+
+
+class PopularNegatives(nn.Module):
+    """Draws items in proportion to their interactions.
+
+    Args:
+        interactions: of each item in training [I + 1], by item token; that of PAD is ignored.
+        count: size of a draw.
+    """
+
+    _cumulative: Tensor
+    _log_share: Tensor
+
+    def __init__(self, interactions: Tensor, count: int) -> None:
+        super().__init__()
+        self._count = count
+        shares = _shares(interactions)
+        self.register_buffer("_cumulative", shares.cumsum(0), persistent=False)
+        self.register_buffer("_log_share", shares.log().float(), persistent=False)
+
+    def forward(self, targets: Tensor) -> Negatives:
+        """Draw negatives for a step with targets [B, L]."""
+        points = torch.rand(self._count, dtype=torch.float64, device=targets.device)
+        items = torch.searchsorted(self._cumulative, points * self._cumulative[-1], right=True)
+        return Negatives(items, self._log_share[items] + math.log(self._count))
+
+
+class InBatchNegatives(nn.Module):
+    """Draws from the targets of the step, uniformly over its positions, so by popularity.
+
+    Args:
+        interactions: of each item in training [I + 1], by item token; that of PAD is ignored.
+        count: size of a draw.
+    """
+
+    _log_share: Tensor
+
+    def __init__(self, interactions: Tensor, count: int) -> None:
+        super().__init__()
+        self._count = count
+        self.register_buffer("_log_share", _shares(interactions).log().float(), persistent=False)
+
+    def forward(self, targets: Tensor) -> Negatives:
+        """Draw negatives for a step with targets [B, L]."""
+        pool = targets[targets != PAD]
+        if not len(pool):  # one of several processes, which has no targets in this step
+            pool = self._log_share.argmax()[None]
+        items = pool[torch.randint(len(pool), (self._count,), device=pool.device)]
+        return Negatives(items, self._log_share[items] + math.log(self._count))
+
+
+def _shares(interactions: Tensor) -> Tensor:
+    """Return the share of each item in all interactions [I + 1], float64; 0 for PAD."""
+    shares = interactions.to(torch.float64, copy=True)
+    shares[PAD] = 0
+    return shares / shares.sum()
 
 
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,12 +142,7 @@ def binary_cross_entropy(
     """Return the mean of -w log sigmoid(target) and -log(1 - sigmoid(negative)) of each negative.
 
     With w = 1 it is the loss of SASRec (Kang and McAuley 2018), with `calibrated_weight` that of
-    gSASRec.
-
-    Args:
-        target: see `SampledLoss`.
-        negatives: see `SampledLoss`.
-        target_weight: w.
+    gSASRec; see `SampledLoss`.
     """
     present = 1 + (negatives > NO_NEGATIVE).sum(-1)
     losses = (target_weight * F.softplus(-target) + F.softplus(negatives).sum(-1)) / present
@@ -75,8 +167,8 @@ def calibrated_weight(num_negatives: int, num_items: int, calibration: float) ->
 def chunked_sampled_loss(
     loss: SampledLoss,
     logits: LogitsFunction,
-    history: Sequence[Tensor],
-    candidates: Sequence[Tensor],
+    history: HistoryRepresentation,
+    candidates: CandidateRepresentation,
     target_logits: Tensor,
     targets: Tensor,
     negatives: Negatives,
@@ -89,15 +181,16 @@ def chunked_sampled_loss(
     Args:
         loss: gets float32 logits [b, L] and [b, L, C].
         logits: a function of (history, candidates) that returns [b, L, C].
-        history: tensors whose first dimension is B.
+        history: passed to `logits` in chunks.
         candidates: the representation of the negatives.
         target_logits: logits of the targets [B, L].
         targets: item tokens [B, L], PAD for none.
         negatives: a negative that equals the target is masked.
-        seen: item tokens [B, N], masked as in `chunked_cross_entropy`. If None, no other item is.
+        seen: item tokens [B, N], masked as in `mask_negatives`. If None, no other item is.
         chunk_rows: number of sequences in a chunk.
     """
-    of_targets = torch.empty_like(target_logits)
+    exact_targets = _exact(target_logits)
+    of_targets = torch.empty_like(exact_targets, requires_grad=False)
 
     def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         exact = _exact(scores).contiguous()
@@ -105,17 +198,63 @@ def chunked_sampled_loss(
             exact -= negatives.log_expected
         before = None if seen is None else seen[rows]
         mask_negatives(exact, negatives.items, targets[rows], before)
-        losses, of_target = loss(_exact(target_logits.detach()[rows]), exact)
+        losses, of_target = loss(exact_targets.detach()[rows], exact)
         empty = targets[rows] == PAD
         exact.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
         of_targets[rows] = of_target.masked_fill_(empty, 0)
         return losses.masked_fill_(empty, 0).sum(), exact.to(scores.dtype)
 
-    beside = target_logits, of_targets
-    total = chunked_sum(logits, loss_and_gradient, history, candidates, chunk_rows, beside)
-    return total / count_targets(targets)
+    total = chunked_sum(logits, loss_and_gradient, history, candidates, chunk_rows)
+    # A zero whose gradient is that of the loss by the logits of the targets.
+    zero = ((exact_targets - exact_targets.detach()) * of_targets).sum()
+    return (total + zero) / count_targets(targets)
 
 
 def _exact(logits: Tensor) -> Tensor:
     """The logits in float32 or more."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def mask_negatives(logits: Tensor, items: Tensor, targets: Tensor, seen: Tensor | None) -> None:
+    """Set logits to `NO_NEGATIVE` where an item is the target of a position or was seen before it.
+
+    Few are, so that they are looked for and set one by one, without a mask of all logits.
+
+    Args:
+        logits: of the items [B, L, C], contiguous.
+        items: item tokens [C].
+        targets: item tokens [B, L].
+        seen: item tokens [B, N], of which the first N - L + 1 + t precede target t. If None, seen
+            items are negatives like any other item.
+
+    >>> logits = torch.zeros(1, 2, 3)
+    >>> mask_negatives(
+    ...     logits, torch.tensor([7, 8, 9]), torch.tensor([[8, 9]]), torch.tensor([[7, 8]])
+    ... )
+    >>> (logits == NO_NEGATIVE).int()
+    tensor([[[1, 1, 0],
+             [1, 1, 1]]], dtype=torch.int32)
+    """
+    distinct, index = items.unique(return_inverse=True)
+    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    positions = (_places(distinct, wanted) < len(distinct)).nonzero().squeeze(1)
+    position, column = (items == wanted[positions, None]).nonzero(as_tuple=True)
+    flat[positions[position], column] = NO_NEGATIVE
+    if seen is None:
+        return
+    # The first place of each item in a history: it is masked from there on.
+    (batch, width), length = seen.shape, targets.shape[1]
+    first = seen.new_full((batch, len(distinct) + 1), width)
+    order = torch.arange(width, device=seen.device).expand(batch, -1)
+    first.scatter_reduce_(1, _places(distinct, seen), order, "amin")
+    first = first[:, index]
+    row, column = (first < width).nonzero(as_tuple=True)
+    before = torch.arange(width - length, width, device=seen.device) < first[row, column, None]
+    logits[row, :, column] = logits[row, :, column].where(before, NO_NEGATIVE)
+
+
+def _places(distinct: Tensor, tokens: Tensor) -> Tensor:
+    """The place of each token among ascending ones; their number where it is not among them."""
+    places = torch.searchsorted(distinct, tokens)
+    among = distinct[places.clamp(max=len(distinct) - 1)] == tokens
+    return places.masked_fill_(~among, len(distinct))

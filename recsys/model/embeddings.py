@@ -1,4 +1,4 @@
-"""Item embeddings: of the item token, and of the features of the item."""
+"""Embeddings: of items, of their features and those of interactions and users, and of positions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,41 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from recsys.model.feature_embeddings import FeatureEmbeddings, FeatureValues
+from recsys.model.attention import position_angles
+
+FeatureValues = tuple[Tensor, Tensor, Tensor]
+"""Categories [..., M], int64 from 1, padded with 0; their weights [..., M], 0 on padding; and
+numbers [..., K]."""
+
+
+class FeatureEmbeddings(nn.Module):
+    """f = Σ_c s_c C[c] + Σ_k x_k W[k], for categories c with weights s_c, and numbers x_k.
+
+    Each category has a row in C, each number one in W. Both start at zero: training starts as it
+    would without features, and a value that never occurs in training adds nothing.
+
+    Args:
+        num_categories: the number of categories of all features together.
+        num_numbers: K.
+        embedding_dim: D.
+    """
+
+    def __init__(self, num_categories: int, num_numbers: int, embedding_dim: int) -> None:
+        super().__init__()
+        self.category_weight = nn.Parameter(torch.zeros(num_categories + 1, embedding_dim))
+        self.number_weight = nn.Parameter(torch.zeros(num_numbers, embedding_dim))
+
+    def forward(self, categories: Tensor, shares: Tensor, numbers: Tensor) -> Tensor:
+        """The sum of the embeddings of these `FeatureValues`, [..., D]."""
+        added = F.embedding_bag(
+            categories.flatten(0, -2),
+            self.category_weight,
+            per_sample_weights=shares.flatten(0, -2),
+            mode="sum",
+        )
+        return added.view(*categories.shape[:-1], -1) + numbers @ self.number_weight
 
 
 class VectorEmbeddings(nn.Module):
@@ -32,9 +65,7 @@ class VectorEmbeddings(nn.Module):
 
 
 class ItemFeatureEmbeddings(FeatureEmbeddings):
-    """Embeddings of the features of items 1 to I; row 0 (PAD) has none.
-
-    The feature values of the items are fixed.
+    """Embeddings of the features of items 1 to I, whose values are fixed; row 0 (PAD) has none.
 
     Args:
         values: `FeatureValues` of the items [I + 1, ...].
@@ -85,8 +116,7 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
 class ItemEmbeddings(nn.Embedding):
     """e_i of items 1 to I: a row of a table plus, where there are features, their embedding f_i.
 
-    Row 0 is PAD. `NextItemModel` reads the features of interactions and of users: they do not
-    belong to the item, and so not to a candidate.
+    Row 0 is PAD: it stays zero and is never recommended.
 
     Args:
         num_items: the number of rows of the table, without that of PAD.
@@ -106,7 +136,7 @@ class ItemEmbeddings(nn.Embedding):
         return (self.num_embeddings if self.features is None else len(self.features.rows)) - 1
 
     @torch.no_grad()
-    def draw(self, std: float) -> None:
+    def draw(self, std: float = 0.02) -> None:
         """Draw the rows of the table from a normal distribution; that of PAD is zero."""
         nn.init.normal_(self.weight, std=std)
         self.weight[0] = 0
@@ -122,3 +152,51 @@ class ItemEmbeddings(nn.Embedding):
         if self.features is None:
             return self.weight
         return self(torch.arange(self.num_items + 1, device=self.weight.device))  # type: ignore[no-any-return]
+
+
+def positions_from_end(lengths: Tensor, width: int) -> Tensor:
+    """The number of items after each one, [B, width]; 0 on padding.
+
+    Encoders use it: the last item is at position 0 however long the history is.
+
+    >>> positions_from_end(torch.tensor([3, 2]), 3)
+    tensor([[2, 1, 0],
+            [1, 0, 0]])
+    """
+    return (lengths[:, None] - 1 - torch.arange(width, device=lengths.device)).clamp_(min=0)
+
+
+class LearnedPositions(nn.Embedding):
+    """One trained vector per position: [...] below max_length to [..., D]."""
+
+    def __init__(self, max_length: int, embedding_dim: int) -> None:
+        super().__init__(max_length, embedding_dim)
+        nn.init.normal_(self.weight, std=0.02)
+
+
+class SinusoidalPositions(nn.Module):
+    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i + 1) = cos(p / 10000^(2i/D)).
+
+    PE(p + k) is a rotation of PE(p) that does not depend on p.
+    Source: Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762
+    """
+
+    table: Tensor
+
+    def __init__(self, max_length: int, embedding_dim: int) -> None:
+        super().__init__()
+        angle = position_angles(max_length, embedding_dim)
+        table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :embedding_dim]
+        self.register_buffer("table", table.float(), persistent=False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Vectors [..., D] of positions [...] below max_length."""
+        return self.table[positions]
+
+
+class NoPositions(nn.Module):
+    """Adds nothing: the order is encoded in another way, or not at all."""
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """0, for positions of any shape."""
+        return torch.zeros((), device=positions.device)

@@ -1,0 +1,239 @@
+"""What a model is, and those of one encoder and a head: next item, masked item, factorisation."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.model.attention import padding_mask
+from recsys.model.embeddings import FeatureEmbeddings, FeatureValues, ItemEmbeddings
+from recsys.model.encoder import Dropout, Encoder, TimesRead
+from recsys.model.heads import DotProductHead, Head, HistoryRepresentation, LastRepresentation
+from recsys.model.hstu import HSTUEncoder
+
+
+class ModelInputs(NamedTuple):
+    """Histories with everything that any model reads; each model ignores what it does not use."""
+
+    items: Tensor
+    """Item tokens [B, L], right-padded with 0; a 0 inside a sequence is a masked item."""
+    lengths: Tensor
+    """Real tokens per row [B]."""
+    times: Tensor | None = None
+    """int64 [B, L + 1], in one unit: the time of each interaction and, after the last one, the time
+    of the next request. If None, the times are unknown."""
+    features: FeatureValues | None = None
+    """Features of each interaction and of its user [B, L, ...]. If None, there are none."""
+
+
+class Model(nn.Module):
+    """A model that can be trained, and scores the items of a catalogue."""
+
+    items: ItemEmbeddings
+    """The embeddings of the items, as inputs and as candidates."""
+    head: Head
+    """The head that turns representations into scores."""
+    times: TimesRead = "none"
+    """Which times the model reads."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, inputs: ModelInputs) -> HistoryRepresentation:
+            """See `forward`."""
+
+    @property
+    def num_items(self) -> int:
+        """The size of the catalogue, I: item tokens are 1 to I."""
+        return self.items.num_items
+
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """Represent histories: at every item, or [B, 1, ...] if only the end can be scored at.
+
+        Raises:
+            ValueError: the model reads features, or times, and there are none.
+        """
+        raise NotImplementedError
+
+    def at_last(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """Represent histories for scoring at the last item, with less work than `forward`."""
+        return self(inputs)
+
+    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
+        """Encode what `Head.score_last` needs.
+
+        Raises:
+            ValueError: the model reads features, or times, and there are none.
+        """
+        return self.head.select_last(self.at_last(inputs), inputs.lengths)
+
+    def teacher_forced(
+        self, inputs: ModelInputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
+        """Represent histories at n positions, for the n targets [B, n] that are predicted there.
+
+        Features and times are those of the items: none of a target are read.
+
+        Returns:
+            The representation, its L being n; and item tokens [B, N] of which the first
+            N - n + 1 + t were seen before target t. Here each item's successor is its target.
+        """
+        return self(inputs), inputs.items
+
+    def embed(self, items: Tensor) -> Tensor:
+        """The embeddings of item tokens [...] as encoders read them: scaled by √D, [..., D]."""
+        return self.items(items) * math.sqrt(self.items.embedding_dim)  # type: ignore[no-any-return]
+
+
+class NextItemModel(Model):
+    """Represents a history at every position, for the head to score the next item there.
+
+    Features of interactions and of users are added to the input embeddings, those of a user at
+    every position. Through the residual connections they reach the state that candidates are scored
+    with, at whatever position, and every attention layer on the way can use them.
+
+    Args:
+        items: the embeddings of the items; their rows are drawn here.
+        encoder: maps input embeddings to states.
+        head: maps states and input embeddings to scores.
+        inputs: embeds the features of interactions and users.
+    """
+
+    def __init__(
+        self,
+        items: ItemEmbeddings,
+        encoder: Encoder | HSTUEncoder,
+        head: Head,
+        inputs: FeatureEmbeddings | None = None,
+    ) -> None:
+        super().__init__()
+        self.items = items
+        self.inputs = inputs
+        self.encoder = encoder
+        self.times = encoder.times
+        self.head = head
+        items.draw()
+
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """Represent histories at every item; see `Model.forward`."""
+        embedded = self._embedded(inputs)
+        states = self.encoder(embedded, inputs.lengths, inputs.times)
+        return self.head.represent_history(states, embedded)
+
+    def at_last(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """See `Model.at_last`."""
+        if self.head.kv_source in {"states", "both"}:  # of all positions
+            return self(inputs)
+        embedded = self._embedded(inputs)
+        last = self.encoder.encode_last(embedded, inputs.lengths, inputs.times)
+        return self.head.represent_history(last[:, None], embedded)
+
+    def _embedded(self, inputs: ModelInputs) -> Tensor:
+        """The inputs of the encoder, which are also a source of the head's keys [B, L, D]."""
+        embedded: Tensor = self.items(inputs.items)
+        if self.inputs is not None:
+            if inputs.features is None:
+                raise ValueError("this model reads features of its inputs, and there are none")
+            embedded = embedded + self.inputs(*inputs.features)
+        return embedded * math.sqrt(self.items.embedding_dim)
+
+
+class MaskedItemModel(Model):
+    """BERT4Rec: maps item tokens, some of them masked, to the states at the masked ones.
+
+    A token 0 (PAD) inside a sequence is a masked item: the encoder, which looks both ways, reads
+    the learned vector of the mask there.
+
+    Args:
+        num_items: I.
+        embedding_dim: D.
+        encoder: not causal, for sequences one item longer than histories.
+
+    Source: Sun et al. 2019, https://arxiv.org/abs/1904.06690, without the projection and the biases
+    of its output layer.
+    """
+
+    def __init__(self, num_items: int, embedding_dim: int, encoder: Encoder) -> None:
+        super().__init__()
+        self.items = ItemEmbeddings(num_items, embedding_dim)
+        self.mask = nn.Parameter(torch.empty(embedding_dim))
+        self.encoder = encoder
+        self.head = DotProductHead()
+        nn.init.normal_(self.mask, std=0.02)
+        self.items.draw()
+
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """The state of a masked item after each history, [B, 1, D]."""
+        items, lengths = F.pad(inputs.items, (0, 1)), inputs.lengths + 1
+        last = self.encoder.encode_last(self._embedded(items, lengths), lengths)[:, None]
+        return self.head.represent_history(last, last)
+
+    def teacher_forced(
+        self, inputs: ModelInputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
+        """The states at the masked items of items [B, L], from the left; targets are [B, n].
+
+        Returns:
+            The states [B, n, D]; and item tokens [B, L + n - 1] of which the first L + t were seen
+            before target t: all that are not masked, whatever t.
+        """
+        items, lengths = inputs.items, inputs.lengths
+        states, count = self.encoder(self._embedded(items, lengths), lengths), targets.shape[1]
+        order = _is_masked(items, lengths).int().argsort(dim=1, descending=True, stable=True)
+        masked = order[:, :count, None].expand(-1, -1, states.shape[-1])
+        states = states.gather(1, masked)
+        return self.head.represent_history(states, states), F.pad(items, (0, count - 1))
+
+    def _embedded(self, items: Tensor, lengths: Tensor) -> Tensor:
+        """The inputs of the encoder [B, L, D]."""
+        masked = _is_masked(items, lengths)[..., None]
+        embedded = torch.where(masked, self.mask, self.items(items))
+        return embedded * math.sqrt(self.items.embedding_dim)
+
+
+def _is_masked(items: Tensor, lengths: Tensor) -> Tensor:
+    return (items == 0) & padding_mask(lengths, items.shape[1])
+
+
+class FactorisationMachine(Model):
+    """score_t(c) = w_c + v_c · (a_last + Σ_j b_j / √t), over the items j up to position t.
+
+    A factorisation machine of degree two has one weight and one vector for each feature and adds
+    the inner products of all pairs. Its features here are the candidate, the last item, and the bag
+    of all items of the history (each 1 / √t); the terms without the candidate are the same for all
+    candidates and drop out. Without the last item it is FISM, asymmetric matrix factorisation.
+
+    Sources: Rendle 2010, https://doi.org/10.1109/ICDM.2010.127; Kabbur et al. 2013 (FISM),
+    https://doi.org/10.1145/2487575.2487589
+
+    Args:
+        num_items: I.
+        embedding_dim: D.
+        dropout: of the embeddings of the last item and of the bag.
+    """
+
+    def __init__(self, num_items: int, embedding_dim: int, dropout: float) -> None:
+        super().__init__()
+        # The candidate's weight is one more feature of its vector, multiplied with a one.
+        self.items = ItemEmbeddings(num_items, embedding_dim + 1)
+        self.last = ItemEmbeddings(num_items, embedding_dim)
+        self.bag = ItemEmbeddings(num_items, embedding_dim)
+        self.dropout = Dropout(dropout)
+        self.head = DotProductHead()
+        for table in (self.items, self.last, self.bag):
+            table.draw(std=0.05)
+        with torch.no_grad():
+            self.items.weight[:, -1] = 0
+
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """The vectors that the candidates' are multiplied with, [B, L, D + 1]."""
+        items = inputs.items
+        bag = self.dropout(self.bag(items)).cumsum(dim=1)
+        count = torch.arange(1, items.shape[1] + 1, dtype=bag.dtype, device=items.device)
+        bag = bag / count.sqrt()[:, None]
+        states = self.dropout(self.last(items)) + bag
+        states = torch.cat([states, torch.ones_like(states[..., :1])], dim=-1)
+        return self.head.represent_history(states, states)
