@@ -203,6 +203,7 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
     half_life = 50 if facts.repeat_share >= REPEATS else 3
     dot = {"kind": "dot_product"}
     sparse = facts.interactions_per_item < _SPARSE
+    filtered = ", with a filter beside attention," * sparse
     plain = {**transformer, "head": dot}
     attention = {"kind": "target_attention"}
     summed = {**attention, "num_heads": 1, "head_dim": 32, "pooling": "sum", "half_life": half_life}
@@ -216,8 +217,8 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
         ),
         "target-attention": _Kind(
             2.3,
-            "SASRec's encoder with target attention, summed over the history",
-            {**transformer, "head": summed},
+            f"SASRec's encoder{filtered} with target attention, summed over the history",
+            {**transformer, "filter": sparse, "head": summed},
         ),
         "gated-rotary": _Kind(
             1.2, "gated blocks with rotary positions, dot product", {**gated, "head": dot}
@@ -229,7 +230,7 @@ def _kinds(facts: LogFacts) -> dict[str, _Kind]:
         ),
         "dot-product": _Kind(
             1.0,
-            "SASRec: encoder and dot product" + ", with a filter beside attention" * sparse,
+            f"SASRec: encoder{filtered} and dot product",
             {**plain, "norm": "post", "filter": True} if sparse else plain,
             exclude_seen=False if sparse else None,
         ),

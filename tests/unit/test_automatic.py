@@ -190,13 +190,13 @@ def test_a_sparse_log_gets_a_filter_and_keeps_seen_items_in_the_loss(
     facts = replace(USUAL, interactions=100_000) if sparse else USUAL
     plan = Plan("x", "best", 0, tracking)
     raced = {one.name: one for one in propose(facts, choose_shared(facts), DataConfig(), plan)}
-    experiment = raced["dot-product"].experiment
-    assert experiment.training.exclude_seen is (False if sparse else None)
-    assert isinstance(experiment.model, NextItemConfig)
-    assert experiment.model.filter == sparse
-    assert {
-        raced[name].experiment.training.exclude_seen for name in {*raced} - {"dot-product"}
-    } == {None}
+    models = {name: one.experiment.model for name, one in raced.items()}
+    filtered = {n for n, m in models.items() if isinstance(m, NextItemConfig) and m.filter}
+    assert filtered == ({"dot-product", "target-attention"} if sparse else set())
+    assert all(("filter" in raced[name].description) == (name in filtered) for name in raced)
+    excluded = {name: one.experiment.training.exclude_seen for name, one in raced.items()}
+    assert excluded.pop("dot-product") is (False if sparse else None)
+    assert {*excluded.values()} == {None}
 
 
 @pytest.mark.parametrize("preset", ["fast", "balanced", "best"])
