@@ -58,10 +58,10 @@ def extend(
         The extended model, with the dataset to look users up in.
 
     Raises:
-        InputError: see `recsys.serving.extend.extend`.
+        InputError: see `recsys.serving.new_items.extend`.
     """
     from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
-    from recsys.serving.extend import extend as extend_bundle  # noqa: PLC0415
+    from recsys.serving.new_items import extend as extend_bundle  # noqa: PLC0415
     from recsys.serving.recommender import Recommender  # noqa: PLC0415
 
     if not isinstance(dataset, PreparedDataset):

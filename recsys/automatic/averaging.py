@@ -19,7 +19,7 @@ from recsys.errors import InputError
 from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.trainings import mean_of
 from recsys.inference.catalogue import Catalogue
-from recsys.serving.trained_scorer import model_scorer
+from recsys.serving.bundle import model_scorer
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)

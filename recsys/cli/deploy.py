@@ -187,7 +187,7 @@ def make_index(
     """
     from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle
-    from recsys.serving.make_index import make_index as make
+    from recsys.serving.index import make_index as make
 
     if gpu:
         check_gpu()

@@ -172,7 +172,7 @@ def open_beside(
     """
     from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle
-    from recsys.serving.held_out import for_evaluation
+    from recsys.serving.calibration import for_evaluation
 
     loaded = ModelBundle.open(bundle_folder(bundle))
     dataset = for_evaluation(loaded, PreparedDataset.open(data), part)

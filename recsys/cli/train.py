@@ -142,7 +142,7 @@ def extend_bundle(
     from recsys.data.prepared import PreparedDataset
     from recsys.loading import bundle_folder
     from recsys.serving.bundle import ModelBundle
-    from recsys.serving.extend import extend
+    from recsys.serving.new_items import extend
 
     known = ModelBundle.open(bundle_folder(bundle))
     extended = extend(known, PreparedDataset.open(data), out)

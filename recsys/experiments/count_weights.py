@@ -21,7 +21,7 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Blend, Scored, Scorer, Seen, user_batches
-from recsys.serving.trained_scorer import model_scorer
+from recsys.serving.bundle import model_scorer
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)

@@ -37,9 +37,8 @@ from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage
 from recsys.reports.charts import draw_learning_curve
-from recsys.serving.bundle import ModelBundle
+from recsys.serving.bundle import ModelBundle, model_scorer
 from recsys.serving.calibration import temperature_of
-from recsys.serving.trained_scorer import model_scorer
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import Tracker, git_commit, track
 from recsys.training import processes

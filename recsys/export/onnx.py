@@ -39,7 +39,7 @@ from recsys.model.averaged import AveragedModel
 from recsys.model.models import Model, ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.held_out import for_evaluation
+from recsys.serving.calibration import for_evaluation
 
 _TOLERANCE = 1e-4
 _ITEMS, _POPULARITY = "items.json", "popularity.json"

@@ -17,9 +17,9 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.calibration import for_evaluation
 from recsys.serving.explain import explain_items
-from recsys.serving.held_out import for_evaluation
-from recsys.serving.inputs import UserHistories
+from recsys.serving.histories import UserHistories
 from recsys.serving.recommender import Recommender
 
 _LIST = 10

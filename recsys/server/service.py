@@ -42,9 +42,9 @@ from recsys.server.schemas import (
 )
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.bundle_index import BundleIndex
+from recsys.serving.histories import UserHistories
 from recsys.serving.history_source import HistorySource
-from recsys.serving.inputs import UserHistories
+from recsys.serving.index import BundleIndex
 from recsys.serving.recommender import Recommender
 
 _INT64 = np.iinfo(np.int64)

@@ -11,8 +11,8 @@ from recsys.inference.diversity import Diversity, diverse_top_k
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scorer, Seen
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.inputs import UserHistories
-from recsys.serving.pairs import UserItemPairs
+from recsys.serving.candidates import UserItemPairs
+from recsys.serving.histories import UserHistories
 
 
 def recommend(

@@ -4,48 +4,294 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.saved import FittedBaseline, load_baseline
-from recsys.config import Experiment, load_experiment
+from recsys.baselines.saved import LARGEST_VALUE, FittedBaseline, load_baseline, save_baseline
+from recsys.config import Experiment, Section, StartConfig, dump_experiment, load_experiment
+from recsys.data.column_names import plain_name
 from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors
+from recsys.data.manifest import read_own_table
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path, one_line
 from recsys.folders.atomic import new_folder
-from recsys.folders.manifest import MANIFEST
+from recsys.folders.digests import folder_sha256
+from recsys.folders.manifest import MANIFEST, FolderManifest
 from recsys.inference.catalogue import empty_model
+from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.scorer import Scorer
 from recsys.model.encoder import TimesRead
-from recsys.model.heads import DotProductHead
+from recsys.model.heads import DotProductHead, Head
 from recsys.model.models import Model
-from recsys.serving.bundle_files import (
-    BASELINE,
-    CONFIG,
-    COUNT_ENSEMBLE,
-    ITEMS,
-    WEIGHTS,
-    read_items,
-    write_files,
-)
-from recsys.serving.bundle_manifest import BundleManifest, EarlierBundle, ServingProtocol
-from recsys.serving.forks import refuse_lost_threads
-from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, one_user_source
-from recsys.serving.item_names import name_columns
-from recsys.serving.time_scale import RequestTime, TimeScale
-from recsys.serving.trained_scorer import model_scorer
-from recsys.serving.weights import load_weights
+from recsys.process_memory import keep_freed_memory
+from recsys.serving.histories import OneHistory, RawHistories, UserHistories, one_user_source
+from recsys.serving.raw_values import RequestTime, TimeScale
 
 logger = logging.getLogger(__name__)
+
+
+class ServingProtocol(Section):
+    """The rules that the model was trained under and recommends by."""
+
+    split: str
+    """The split, as `recsys.config` writes it."""
+    seen: Literal["filter", "allow"]
+    """Whether items of a user's history are filtered from recommendations."""
+    trained_on: TrainedOn
+    """The parts of the split that the weights were trained on."""
+
+
+class EarlierBundle(Section):
+    """A bundle that another one was made of."""
+
+    path: str
+    """Its folder."""
+    digest: str | None
+    """The SHA-256 of its manifest."""
+
+    @classmethod
+    def of_start(cls, start: StartConfig | None) -> EarlierBundle | None:
+        """Name the bundle that a training started from, if any."""
+        return None if start is None else cls(path=start.bundle, digest=start.digest)
+
+    @classmethod
+    def of(cls, path: Path, manifest: BundleManifest) -> EarlierBundle:
+        """Name the bundle in a folder."""
+        return cls(path=str(path), digest=manifest.digest)
+
+
+class BundleManifest(FolderManifest):
+    """The manifest of a model bundle."""
+
+    noun: ClassVar[str] = "a model bundle"
+    remedy: ClassVar[str] = "train the model again"
+    current_version: ClassVar[int] = 2
+    own_names: ClassVar[re.Pattern[str]] = re.compile(
+        r"(weights|baseline|count_ensemble|vectors|(\w+_)?features)\.safetensors"
+        r"|config\.yaml|items\.parquet"
+    )
+
+    format: Literal["recsys.bundle"] = "recsys.bundle"
+    format_version: int = current_version
+    dataset_fingerprint: str
+    """The fingerprint of the prepared dataset that the model was trained on."""
+    num_items: int
+    """Size of the catalogue, I."""
+    protocol: ServingProtocol
+    git_commit: str | None
+    """The commit of the code that trained the model; None if unknown."""
+    trained_until: int | None = None
+    """The time of the newest interaction that the weights were trained on, on the scale of the log;
+    None if unknown."""
+    usual_gap: int | None = None
+    """The median time between two successive interactions of a user, on the scale of the log; None
+    if unknown."""
+    started_from: EarlierBundle | None = None
+    """The bundle whose weights the training started from; None if they were random."""
+    extended_from: EarlierBundle | None = None
+    """The bundle to whose catalogue items were added without training; None if there is none."""
+    temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """What scores are divided by for calibrated probabilities; None if none was fitted."""
+    name: str | None = None
+    """What the model is, in words, where an automatic run chose it; else None."""
+
+
+WEIGHTS, CONFIG, ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
+COUNT_ENSEMBLE, BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
+
+
+def write_files(
+    folder: Path,
+    answer: Model | FittedBaseline,
+    experiment: Experiment,
+    item_table: pl.DataFrame,
+    count_ensemble: CountEnsemble | None,
+    encoders: Encoders,
+) -> dict[str, str]:
+    """Write all files of a bundle but its manifest; the same arguments give the same bytes.
+
+    Args:
+        folder: a new folder.
+        answer: the trained model, or the baseline.
+        experiment: all settings.
+        item_table: item_id, the features of the items, and count.
+        count_ensemble: the counts whose scores are added, if any.
+        encoders: the encoders of the features that the model reads.
+
+    Returns:
+        The SHA-256 of each file, by name.
+    """
+    if isinstance(answer, FittedBaseline):
+        save_baseline(answer, folder / BASELINE)
+    else:
+        save_weights(answer, folder / WEIGHTS)
+    if count_ensemble is not None:
+        count_ensemble.save(folder / COUNT_ENSEMBLE)
+    encoders.save(folder)
+    (folder / CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
+    item_table.write_parquet(folder / ITEMS)
+    return folder_sha256(folder)
+
+
+def read_items(path: Path, num_items: int) -> pl.DataFrame:
+    """Read the item table of a bundle.
+
+    Raises:
+        InputError: it cannot be read, or has not so many items with an id of their own and a count.
+    """
+    table = read_own_table(path, ("item_id", "count"))
+    ids, counts = table["item_id"], table["count"]
+    if not len(table) == num_items > 0:
+        raise InputError(f"{path}: {len(table)} items, not the {num_items} of the manifest")
+    if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or not ids.is_unique().all():
+        raise InputError(f"{path}: item_id must be unique integers or text, and none missing")
+    if not counts.dtype.is_integer() or counts.null_count() or counts.min() < 0:  # type: ignore[operator]
+        raise InputError(f"{path}: count must be whole numbers from 0, and none missing")
+    return table
+
+
+def save_weights(model: Model, path: Path) -> None:
+    """Write the weights of a model."""
+    weights = {
+        name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()
+    }
+    save_file(weights, path)
+
+
+def load_weights(model: Model, path: Path) -> None:
+    """Give a model the weights of a file.
+
+    Raises:
+        InputError: the file cannot be read, or its weights do not fit the model.
+    """
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
+    made = model.state_dict()
+    expected = {name: tuple(weight.shape) for name, weight in made.items()}
+    constants = {
+        f"{place}.{name}"
+        for place, module in model.named_modules()
+        for name, _ in module.named_buffers(recurse=False)
+    }
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise InputError(
+                f"{path}: weight {name!r} is {found.get(name, 'missing')}, but the config makes it "
+                f"{expected.get(name, 'unknown')}"
+            )
+        weight, own = weights[name], made[name]
+        if weight.dtype != own.dtype:
+            raise InputError(f"{path}: weight {name!r} is {weight.dtype}, not {own.dtype}")
+        if name in constants and not torch.allclose(weight, own):
+            raise InputError(
+                f"{path}: {name!r} is {weight.tolist()}, but the config makes it {own.tolist()}"
+            )
+        lowest, highest = weight.aminmax() if weight.numel() else (0, 0)
+        if not (lowest > -LARGEST_VALUE and highest < LARGEST_VALUE):  # NaN too
+            raise InputError(
+                f"{path}: weight {name!r} must be finite and below {LARGEST_VALUE:g}, not from "
+                f"{lowest:g} to {highest:g}"
+            )
+    model.load_state_dict(weights)
+
+
+_NAMES = (
+    *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),
+    *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname", "description"),
+)
+"""Names of such columns, without case, blanks and marks."""
+_LONGEST = 80
+"""Letters of a name, on average."""
+
+
+def name_columns(item_table: pl.DataFrame) -> list[str]:
+    """Return the columns name, title or both; else one such as product_name, if there is one.
+
+    >>> name_columns(pl.DataFrame({"item_id": [7], "product_name": ["Tea"], "description": ["x"]}))
+    ['product_name']
+    """
+    columns = {plain_name(name): name for name in item_table.columns}
+    exact = [columns[name] for name in ("name", "title") if name in columns]
+    others = [columns[name] for name in _NAMES if name in columns]
+    return exact or [name for name in others if _is_short_text(item_table[name])][:1]
+
+
+def _is_short_text(column: pl.Series) -> bool:
+    """Return whether a column may name items: no lists, and no texts of several sentences."""
+    if column.dtype != pl.String:
+        return False
+    letters = column.str.len_chars().drop_nulls().to_numpy()
+    return len(letters) > 0 and float(letters.mean()) <= _LONGEST
+
+
+def model_scorer(
+    model: Model,
+    experiment: Experiment,
+    count_ensemble: CountEnsemble | None = None,
+    head: Head | None = None,
+    states: StateCache | None = None,
+) -> Scorer:
+    """Return the scorer of a trained model, with another head or a count ensemble if given."""
+    keep_freed_memory()
+    longest = experiment.model.max_sequence_length
+    scorer = ModelScorer(model, longest, head, trained=True, states=states)
+    return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
+
+
+_TASKS = Path("/proc/self/task")
+_threads = {"at the fork": False, "lost": False}
+"""Whether polars had threads when this process was forked, in the parent and in the child."""
+
+
+def refuse_lost_threads() -> None:
+    """Refuse to work in a process that would wait for ever.
+
+    Raises:
+        InputError: it was forked from one in which polars had begun to work.
+    """
+    if _threads["lost"]:
+        raise InputError(
+            "this process was forked from one that had used a model or a dataset, whose threads a "
+            "fork does not copy: start processes by multiprocessing.get_context('spawn')"
+        )
+
+
+def _look() -> None:
+    # Without /proc, nobody knows; forking beside threads is not supported there anyway.
+    tasks = list(_TASKS.iterdir()) if _TASKS.exists() else []
+    _threads["at the fork"] = not tasks or any(_name(task) == "polars-0" for task in tasks)
+
+
+def _name(task: Path) -> str:
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:  # the thread has ended
+        return ""
+
+
+def _lose() -> None:
+    _threads["lost"] |= _threads["at the fork"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_look, after_in_child=_lose)
 
 
 _IMPOSSIBLE = (LookupError, RecursionError, TypeError, ValueError, pl.exceptions.PolarsError)

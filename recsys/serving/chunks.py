@@ -11,7 +11,7 @@ import polars as pl
 
 from recsys.progress import stage
 from recsys.serving.frame_writer import check_format, write_frames
-from recsys.serving.inputs import UserHistories
+from recsys.serving.histories import UserHistories
 from recsys.serving.recommender import Recommender
 
 _ROWS = 1 << 20

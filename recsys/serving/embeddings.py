@@ -16,7 +16,7 @@ from recsys.inference.model_scorer import evaluating, model_inputs
 from recsys.inference.scorer import FEWEST_USERS, batches_of_similar_length
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.frame_writer import write_frames
-from recsys.serving.inputs import UserHistories
+from recsys.serving.histories import UserHistories
 
 FORMATS = (".parquet", ".csv", ".npy")
 _TOKENS = 1 << 13

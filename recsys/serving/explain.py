@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,15 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from recsys.data.histories import Histories
+from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
 from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.inference.scorer import Scorer
 from recsys.model.heads import dot_products
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import known_tokens
-from recsys.serving.inputs import OneHistory
-from recsys.serving.removal import losses_by_removal
-from recsys.serving.time_scale import RequestTime
+from recsys.serving.histories import OneHistory
+from recsys.serving.raw_values import RequestTime, known_tokens
 
 _LONGEST = 200
 """The items of a history that explain the score of a baseline, which reads all of them."""
@@ -143,3 +142,30 @@ def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.in
     contributions = model.head.contributions(states, represented, lengths)[0].T
     rest = dot_products(model.head.select_last(states, lengths), represented)[0]
     return contributions.cpu().numpy(), rest.cpu().numpy()
+
+
+@torch.inference_mode()
+def losses_by_removal(
+    scorer: Scorer, history: Histories, candidates: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Score items again without each purchase of a history in turn.
+
+    Args:
+        scorer: any.
+        history: of one user, of L items, each in the catalogue.
+        candidates: the tokens of the items [C].
+
+    Returns:
+        What each score loses without each purchase [C, L], negative where it gains: all of it
+        without the only one. And the scores [C].
+    """
+    length = len(history.items)
+    scores: NDArray[np.float32] = scorer.score(history, candidates[None])[0].cpu().numpy()
+    if length == 1:  # models need one item
+        return scores[:, None], scores
+    shorter = history.take(np.zeros(length, dtype=np.int64))
+    items = shorter.items.copy()
+    items[shorter.offsets[:-1] + np.arange(length)] = PAD
+    shorter = replace(shorter, items=items).take(np.arange(length))  # leaves PAD out
+    others = scorer.score(shorter, np.repeat(candidates[None], length, axis=0))
+    return scores[:, None] - others.T.cpu().numpy(), scores

@@ -16,9 +16,8 @@ from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import AllowedItems, TwoStages, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen
 from recsys.model.heads import DotProductHead
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.bundle_index import STATES, BundleIndex, query_encoder
-from recsys.serving.trained_scorer import model_scorer
+from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.index import STATES, BundleIndex, query_encoder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,8 +16,8 @@ from recsys.inference.scorer import Seen
 from recsys.model.generation import Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import known_tokens, whole_number
-from recsys.serving.inputs import UserHistories
+from recsys.serving.histories import UserHistories
+from recsys.serving.raw_values import known_tokens, whole_number
 
 
 def generated_items(

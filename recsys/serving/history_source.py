@@ -16,9 +16,8 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import id_series, known_tokens
-from recsys.serving.inputs import RawHistories, UserHistories, without_unknown_items
-from recsys.serving.time_scale import NO_SCALE, TimeScale
+from recsys.serving.histories import RawHistories, UserHistories, without_unknown_items
+from recsys.serving.raw_values import NO_SCALE, TimeScale, id_series, known_tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 import torch
 
 from recsys.config import CategoriesFeature
-from recsys.data.features.encoders import FeatureEncoder, ItemVectors
+from recsys.data.features.encoders import VECTORS, FeatureEncoder, ItemVectors, save_vectors
 from recsys.data.grown_tables import converted
+from recsys.data.histories import PAD
+from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
+from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, first_line
+from recsys.folders.atomic import new_folder
 from recsys.inference.catalogue import empty_model
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import id_series
+from recsys.inference.grown_items import EarlierModel
+from recsys.serving.bundle import BundleManifest, EarlierBundle, ModelBundle, write_files
+from recsys.serving.raw_values import id_series
+
+logger = logging.getLogger(__name__)
 
 
 def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
@@ -133,3 +143,74 @@ def appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFra
         raise InputError(
             f"{origin}: columns have other types than the catalogue: {first_line(error)}"
         ) from error
+
+
+def extend(
+    bundle: ModelBundle, dataset: PreparedDataset, out: str | os.PathLike[str]
+) -> ModelBundle:
+    """Write a bundle that also recommends the items of a dataset that the given one lacks.
+
+    The known items keep their scores. A new item is represented by its features where the model
+    reads item features, else by the mean of its first neighbours in the histories of the parts
+    that the model was trained on, else by the mean of all items; see `EarlierModel.grown`. A count
+    ensemble counts the pairs with a new item in the same histories.
+
+    Args:
+        bundle: the trained model.
+        dataset: where the new items and their neighbours are; items are matched by their ids.
+        out: the folder to write; a bundle there is replaced.
+
+    Returns:
+        The new bundle. Its known items come first, in their order.
+
+    Raises:
+        InputError: the bundle holds a baseline; the item table of the dataset lacks a feature that
+            the model reads; ids are of another type; or the folder holds something else, cannot be
+            written or is the bundle's own.
+    """
+    out = Path(out)
+    if bundle.trained is None:
+        raise InputError(
+            f"{bundle.path}: holds the baseline {bundle.experiment.baseline}, which learns new "
+            "items by being fitted again"
+        )
+    if out.resolve() == bundle.path.resolve():
+        raise InputError(f"{out}: is the bundle that is extended: choose another folder")
+    BundleManifest.previous(out)
+    tokens = bundle.vocabulary.encode(dataset.vocabulary.ids)
+    added = dataset.item_table.filter(pl.Series(tokens == PAD))
+    items, vectors = bundle.item_table, bundle.vectors
+    if len(added):
+        origin = str(dataset.path)
+        new = new_rows(items, added, bundle.encoders.items, origin)
+        items, vectors = appended(items, new, origin), appended_vectors(bundle, new, origin)
+    ours = np.concatenate([[PAD], Vocabulary(items["item_id"]).encode(dataset.vocabulary.ids)])
+    mapped = replace(dataset, items=ours.astype(np.int32)[dataset.items])
+    trained_on = bundle.manifest.protocol.trained_on
+    histories = mapped.histories("test" if "valid" in trained_on else "valid")
+    model = empty_model(bundle.experiment, items, len(items), bundle.encoders, vectors)
+    known = np.arange(len(items) + 1, dtype=np.int32)
+    known[bundle.num_items + 1 :] = PAD
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(bundle.experiment.seed)
+        earlier = EarlierModel(bundle.model.state_dict(), known)
+        model.load_state_dict(earlier.grown(model, histories))
+    counts = bundle.count_ensemble
+    if counts is not None:
+        counts = counts.with_new_items(histories, len(items))
+    seen = len(np.unique(histories.items[histories.items > bundle.num_items]))
+    logger.info(
+        "%d new items, %d of them in the histories of %s",
+        *(len(added), seen, dataset.path),
+    )
+    with new_folder(out) as folder:
+        if vectors:
+            save_vectors(vectors, folder / VECTORS)
+        files = write_files(folder, model, bundle.experiment, items, counts, bundle.encoders)
+        facts = {
+            "num_items": len(items),
+            "files": files,
+            "extended_from": EarlierBundle.of(bundle.path, bundle.manifest),
+        }
+        bundle.manifest.model_copy(update=facts).write(folder)
+    return ModelBundle.open(out)

@@ -17,10 +17,9 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import InputError
-from recsys.serving.ids import id_series, is_missing
-from recsys.serving.inputs import UserHistories
+from recsys.serving.histories import UserHistories
+from recsys.serving.raw_values import RequestTime, id_series, is_missing
 from recsys.serving.recommender import Recommender
-from recsys.serving.time_scale import RequestTime
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from recsys.data.sessions import user_of_session
 from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.time_format import is_compact, sure_form
 from recsys.errors import InputError
-from recsys.serving.ids import id_series
-from recsys.serving.time_scale import NO_SCALE, TimeScale
+from recsys.serving.raw_values import NO_SCALE, TimeScale, id_series
 
 logger = logging.getLogger(__name__)
 

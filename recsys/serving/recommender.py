@@ -20,23 +20,20 @@ from recsys.inference.model_scorer import StateCache
 from recsys.inference.scorer import Seen
 from recsys.model.generation import Greedy, Strategy
 from recsys.serving.answers import recommend, score
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.bundle_index import BundleIndex
+from recsys.serving.bundle import ModelBundle, refuse_lost_threads
 from recsys.serving.calibration import with_probabilities
-from recsys.serving.candidates import Candidates, RawCandidates
+from recsys.serving.candidates import Candidates, RawCandidates, UserItemPairs
 from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain
 from recsys.serving.fallback import Stages, seen_policy
-from recsys.serving.forks import refuse_lost_threads
 from recsys.serving.generate import generate, generated_items
+from recsys.serving.histories import OneHistory, RawHistories, UserHistories, users_of
 from recsys.serving.history_source import HistorySource
-from recsys.serving.ids import lists_of, whole_number
-from recsys.serving.inputs import OneHistory, RawHistories, UserHistories, users_of
+from recsys.serving.index import BundleIndex
 from recsys.serving.item_choice import chosen_diversity, chosen_items
 from recsys.serving.new_items import with_new_items
-from recsys.serving.pairs import UserItemPairs
+from recsys.serving.raw_values import RequestTime, lists_of, whole_number
 from recsys.serving.similar import item_directions, similar_items
-from recsys.serving.time_scale import RequestTime
 
 
 @dataclass(frozen=True, eq=False)

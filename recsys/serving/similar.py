@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.ids import known_tokens, whole_number
+from recsys.serving.raw_values import known_tokens, whole_number
 
 
 @torch.inference_mode()

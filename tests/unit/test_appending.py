@@ -31,7 +31,7 @@ from recsys.server.schemas import User
 from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.held_out import for_evaluation
+from recsys.serving.calibration import for_evaluation
 from recsys.serving.recommender import Recommender
 
 SPLITS: list[Any] = [

@@ -44,9 +44,9 @@ from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.bundle_index import query_encoder
 from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain, explained_by_removal
+from recsys.serving.index import query_encoder
 from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop

@@ -18,8 +18,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.model.heads import DotProductHead
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.bundle_manifest import BundleManifest
+from recsys.serving.bundle import BundleManifest, ModelBundle
 from tests.unit.conftest import write_tiny_bundle
 
 

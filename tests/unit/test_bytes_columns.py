@@ -18,7 +18,7 @@ from recsys.config import DataConfig, DropRows
 from recsys.data.engines import Engine
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.serving.ids import id_series
+from recsys.serving.raw_values import id_series
 
 ENGINES: list[Engine] = ["memory", "disk"]
 USERS = [UUID(int=3 * 10**37), UUID(int=4), UUID(int=3 * 10**37)]

@@ -16,7 +16,7 @@ from recsys.data.engines import Engine
 from recsys.data.guess import guess_columns
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.serving.inputs import UserHistories
+from recsys.serving.histories import UserHistories
 
 ENGINES: list[Engine] = ["memory", "disk"]
 TIMES = [datetime(2024, 12, 31, 22, 58, 59, tzinfo=UTC) + timedelta(hours=7 * n) for n in range(6)]

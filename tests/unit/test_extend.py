@@ -22,7 +22,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.extend import extend
+from recsys.serving.new_items import extend
 from recsys.serving.recommender import Recommender
 
 HISTORIES = [["boots", "hat"], ["socks"], ["jacket", "gloves", "boots"]]

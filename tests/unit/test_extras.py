@@ -15,7 +15,7 @@ import pytest
 from recsys.extras import DISTRIBUTION, EXTRA_OF, install_hint, packages_of
 from recsys.inference.item_index import ItemIndex
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.bundle_index import BundleIndex, query_encoder
+from recsys.serving.index import BundleIndex, query_encoder
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRAS = f"""

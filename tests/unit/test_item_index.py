@@ -42,9 +42,8 @@ from recsys.server.schemas import User
 from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.bundle_index import BundleIndex, IndexManifest, query_encoder
 from recsys.serving.fallback import Stages
-from recsys.serving.make_index import make_index
+from recsys.serving.index import BundleIndex, IndexManifest, make_index, query_encoder
 from recsys.serving.recommender import Recommender
 from tests.unit.running_server import running
 from tests.unit.server_process import ASKED, wait_for, write_other

@@ -18,7 +18,7 @@ from recsys.inference import scorer as scorer_module
 from recsys.model.heads import CandidateRepresentation
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.pairs import UserItemPairs
+from recsys.serving.candidates import UserItemPairs
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]

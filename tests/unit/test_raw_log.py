@@ -19,8 +19,8 @@ from recsys.data.prepared import prepare
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.serving.candidates import RawCandidates
+from recsys.serving.histories import UserHistories
 from recsys.serving.history_source import KnownUsers
-from recsys.serving.inputs import UserHistories
 
 VIEWS = DropRows(reason="views", column="event", matches="^view$")
 NO_EVENT = DropRows(reason="no event", column="event", missing=True)

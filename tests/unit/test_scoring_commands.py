@@ -18,7 +18,7 @@ from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.held_out import for_evaluation
+from recsys.serving.calibration import for_evaluation
 from recsys.serving.recommender import Recommender
 
 

@@ -32,7 +32,7 @@ from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
-from recsys.serving.make_index import make_index
+from recsys.serving.index import make_index
 from recsys.serving.recommender import Recommender
 from tests.unit.own_process import passed_in_own_process
 from tests.unit.pretended_gpu import PretendedGpu, pretended_gpu

@@ -13,7 +13,7 @@ from recsys.data.engines import Engine
 from recsys.data.guess import guess_columns
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.serving.inputs import UserHistories
+from recsys.serving.histories import UserHistories
 
 ENGINES: list[Engine] = ["memory", "disk"]
 

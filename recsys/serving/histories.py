@@ -23,9 +23,15 @@ from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.model.encoder import TimesRead
-from recsys.serving.ids import id_series, is_missing, lists_of
 from recsys.serving.raw_log import read_raw_log
-from recsys.serving.time_scale import NO_SCALE, RequestTime, TimeScale
+from recsys.serving.raw_values import (
+    NO_SCALE,
+    RequestTime,
+    TimeScale,
+    id_series,
+    is_missing,
+    lists_of,
+)
 
 logger = logging.getLogger(__name__)
 
