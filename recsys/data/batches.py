@@ -426,6 +426,8 @@ class ShardedBatches:
         self._processes = processes
         self._served = self._skipped = 0
         self._read = self._padded = 0
+        self.num_tokens = batches.num_tokens
+        """Number of tokens of an epoch in all processes, without padding."""
 
     @property
     def padding_share(self) -> float:

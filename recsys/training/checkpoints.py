@@ -79,14 +79,12 @@ class StateIO(CheckpointIO):
         self._start = start
         self._save = save
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: object, storage_options: object = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], *_: object, **__: object) -> None:
         """Hand on a state."""
         if self._save is not None:
             self._save(TrainingState(checkpoint, self._curve))
 
-    def load_checkpoint(self, path: object, *_: object, **__: object) -> dict[str, Any]:
+    def load_checkpoint(self, *_: object, **__: object) -> dict[str, Any]:
         """Return the state to resume from."""
         return {} if self._start is None else dict(self._start.checkpoint)
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -79,7 +79,6 @@ class EpochRecorder(pl.Callback):
         config: the training section.
         epochs: the maximum number of epochs.
         batches: the batches of an epoch.
-        tokens_per_epoch: number of tokens without padding, for the throughput.
         report: called with the number of an epoch (from 1) and its metrics.
         curve: the completed epochs.
     """
@@ -91,7 +90,6 @@ class EpochRecorder(pl.Callback):
         config: TrainingConfig,
         epochs: int,
         batches: ShardedBatches,
-        tokens_per_epoch: int,
         report: Report,
         curve: Curve,
     ) -> None:
@@ -102,7 +100,7 @@ class EpochRecorder(pl.Callback):
         self._config = config
         self._epochs = epochs
         self._batches = batches
-        self._tokens = tokens_per_epoch
+        self._tokens = batches.num_tokens
         self._report = report
         self._seconds_before = 0.0
         self._started: float | None = None
@@ -112,7 +110,7 @@ class EpochRecorder(pl.Callback):
     @property
     def should_stop(self) -> bool:
         """Whether the last epoch is over or patience is exhausted."""
-        return len(self.curve.epochs) >= self.last_epoch or self.patience_exhausted
+        return len(self.curve.epochs) >= self.last_epoch or self._patience_exhausted
 
     @property
     def total_steps(self) -> int:
@@ -137,11 +135,6 @@ class EpochRecorder(pl.Callback):
         return self._hold_epochs + self._decay_epochs
 
     @property
-    def validations_done(self) -> int:
-        """Number of complete validations."""
-        return sum(MONITOR in epoch for epoch in self.curve.epochs)
-
-    @property
     def validations_left(self) -> int:
         """Number of planned validations that are not complete."""
         if self._validate is None:
@@ -153,7 +146,7 @@ class EpochRecorder(pl.Callback):
         return between + (last % every != 0 and done < last)
 
     @property
-    def patience_exhausted(self) -> bool:
+    def _patience_exhausted(self) -> bool:
         """Whether the latest validation completes ``patience`` epochs without a gain.
 
         During the decay, patience counts from its start at the earliest.
@@ -182,7 +175,7 @@ class EpochRecorder(pl.Callback):
             return False
         if self.curve.best_epoch is None:
             self.curve.epochs[-1].pop(MONITOR, None)  # from an interrupted validation
-            self._validate_average(len(self.curve.epochs), self.curve.epochs[-1])
+            self._keep_if_best(len(self.curve.epochs), self.curve.epochs[-1])
         return True
 
     def validate_start(self, *, may_win: bool) -> None:
@@ -192,7 +185,7 @@ class EpochRecorder(pl.Callback):
             may_win: whether they may be the best.
         """
         metrics: dict[str, float] = {}
-        self._validate_weights(0, metrics, may_win=may_win)
+        self._keep_if_best(0, metrics, may_win=may_win)
         if may_win:
             self.curve.start = metrics
         logger.debug("the start: validation NDCG@10 %.4f", metrics[MONITOR])
@@ -212,9 +205,7 @@ class EpochRecorder(pl.Callback):
         """Take what `state_dict` returned."""
         self._seconds_before = state_dict["seconds"]
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: object) -> None:
         """Start the clock; an epoch that is resumed has no start."""
         if self._started is None:
             self._started = time.perf_counter()
@@ -234,7 +225,7 @@ class EpochRecorder(pl.Callback):
                 raise diverged(f"the weight {name} is not finite", epoch, self._config)
         return loss, int(targets)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
         """Validate, compare with the best epoch so far, and report."""
         loss, targets = self.check_finite()
         seconds = self._seconds  # a GPU has finished: its numbers have been read
@@ -250,8 +241,8 @@ class EpochRecorder(pl.Callback):
         epoch = len(self.curve.epochs)
         every = self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self.last_epoch:
-            self._validate_average(epoch, metrics)
-        if self.patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
+            self._keep_if_best(epoch, metrics)
+        if self._patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
             self._start_decay(EarlyDecay(epoch, trainer.global_step))
             logger.debug(
                 "no better validation for %d epochs: the learning rate decays over %d epochs",
@@ -259,30 +250,22 @@ class EpochRecorder(pl.Callback):
             )
         trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
 
-    def _validate_average(self, epoch: int, metrics: dict[str, float]) -> None:
-        if self.average is None:
-            self._validate_weights(epoch, metrics)
-        else:
-            with self.average.given_to(self._module):
-                self._validate_weights(epoch, metrics)
-
-    def _validate_weights(
-        self, epoch: int, metrics: dict[str, float], *, may_win: bool = True
-    ) -> None:
-        """Validate the weights, and keep a copy of the best that may be."""
-        started, best, table = time.perf_counter(), self.curve.best, None
-        if self._validate is not None:
-            try:
-                table = self._validate()
-            except NotANumberError as error:
-                raise diverged("a score is not a number", epoch, self._config) from error
-            metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
-            metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
-            metrics["epoch/valid_seconds"] = time.perf_counter() - started
-        if may_win and (self._validate is None or metrics[MONITOR] > best):
-            self.curve.best_epoch = epoch
-            self.curve.best_ranks = table
-            self.curve.best_weights = {
-                name: weight.detach().to("cpu", copy=True)
-                for name, weight in self._module.model.state_dict().items()
-            }
+    def _keep_if_best(self, epoch: int, metrics: dict[str, float], *, may_win: bool = True) -> None:
+        """Validate the weights, or their average, and keep a copy of the best that may be."""
+        with self.average.given_to(self._module) if self.average and epoch else nullcontext():
+            started, best, table = time.perf_counter(), self.curve.best, None
+            if self._validate is not None:
+                try:
+                    table = self._validate()
+                except NotANumberError as error:
+                    raise diverged("a score is not a number", epoch, self._config) from error
+                metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
+                metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
+                metrics["epoch/valid_seconds"] = time.perf_counter() - started
+            if may_win and (self._validate is None or metrics[MONITOR] > best):
+                self.curve.best_epoch = epoch
+                self.curve.best_ranks = table
+                self.curve.best_weights = {
+                    name: weight.detach().to("cpu", copy=True)
+                    for name, weight in self._module.model.state_dict().items()
+                }

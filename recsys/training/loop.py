@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 
 import numpy as np
@@ -34,7 +33,7 @@ from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.scorer import ReportingScorer, Scorer, Seen
+from recsys.inference.scorer import ReportingScorer
 from recsys.model.models import Model
 from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
@@ -119,10 +118,9 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
             ranked = 0 if validation is None else len(validation.histories) // processes.count()
             line = ProgressLine(experiment.name, ranked, progress)
         validate = _validation_of(experiment, module.model, validation, line)
-        tokens = batches.num_tokens
-        epoch = len(curve.epochs)
-        shared = ShardedBatches(batches, epoch, processes.index(), processes.count())
-        recorder = EpochRecorder(module, validate, config, epochs, shared, tokens, report, curve)
+        number, count = processes.index(), processes.count()
+        shared = ShardedBatches(batches, len(curve.epochs), number, count)
+        recorder = EpochRecorder(module, validate, config, epochs, shared, report, curve)
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
@@ -181,12 +179,24 @@ def build_batches(
     Raises:
         InputError: no history has two items.
     """
-    build = partial(_batches_of, experiment)
+    model, training, seed = experiment.model, experiment.training, experiment.seed
+    length, tokens = model.max_sequence_length, training.batch_tokens
+
+    def build(histories: Histories) -> PlainBatches:
+        if isinstance(model, SequenceToSequenceConfig):
+            return SequenceToSequenceBatches(histories, length, model.max_generated, tokens, seed)
+        sequences = TrainingBatches(
+            histories, length, tokens, seed, training.windows, training.epochs_per_pass
+        )
+        if isinstance(model, MaskedItemConfig):
+            return MaskedBatches(sequences, model.mask_probability, seed)
+        return sequences
+
     batches: Batches
     if warm is None:
         batches = build(histories)
     else:
-        batches = warm.mixed(build, histories, experiment.seed, experiment.training.epochs_per_pass)
+        batches = warm.mixed(build, histories, seed, training.epochs_per_pass)
     if batches.num_sequences == 0:
         raise InputError(
             "nothing to train on: no user has two interactions before the held-out ones"
@@ -194,44 +204,32 @@ def build_batches(
     return batches
 
 
-def _batches_of(experiment: Experiment, histories: Histories) -> PlainBatches:
-    model, training, seed = experiment.model, experiment.training, experiment.seed
-    length, tokens = model.max_sequence_length, training.batch_tokens
-    if isinstance(model, SequenceToSequenceConfig):
-        return SequenceToSequenceBatches(histories, length, model.max_generated, tokens, seed)
-    sequences = TrainingBatches(
-        histories, length, tokens, seed, training.windows, training.epochs_per_pass
-    )
-    if isinstance(model, MaskedItemConfig):
-        return MaskedBatches(sequences, model.mask_probability, seed)
-    return sequences
-
-
 def _validation_of(
     experiment: Experiment, model: Model, validation: Holdout | None, line: ProgressLine | None
 ) -> Callable[[], RankTable] | None:
     """Return what ranks the validation targets under the current weights; None without targets.
 
-    It is no validation loop of Lightning's: it also runs before the first epoch of a warm start,
-    after Ctrl-C, and in a last epoch that no interval tells.
+    Each process ranks a share of them, and has all ranks then. It is no validation loop of
+    Lightning's: it also runs before the first epoch of a warm start, after Ctrl-C, and in a last
+    epoch that no interval tells.
     """
     if validation is None:
         return None
     shown = (lambda _: None) if line is None else line.rank
     scorer = ReportingScorer(ModelScorer(model, experiment.model.max_sequence_length), shown)
-    return lambda: _rank_together(scorer, validation, experiment.evaluation.seen)
+    seen = experiment.evaluation.seen
 
+    def rank_together() -> RankTable:
+        positions, own = validation.shard(processes.index(), processes.count())
+        table = evaluate(scorer, own, "valid", seen)
+        if processes.count() == 1:
+            return table
+        ranks = torch.zeros(len(validation.targets), dtype=torch.int64)
+        ranks[positions] = torch.from_numpy(table.ranks.copy())
+        total = processes.all_reduce_sum(ranks).numpy()
+        return rank_table(total, validation, "valid", scorer.num_items, seen)
 
-def _rank_together(scorer: Scorer, validation: Holdout, seen: Seen) -> RankTable:
-    """Rank a share of the validation targets in each process, and return all ranks in each."""
-    positions, share = validation.shard(processes.index(), processes.count())
-    table = evaluate(scorer, share, "valid", seen)
-    if processes.count() == 1:
-        return table
-    ranks = torch.zeros(len(validation.targets), dtype=torch.int64)
-    ranks[positions] = torch.from_numpy(table.ranks.copy())
-    total = processes.all_reduce_sum(ranks).numpy()
-    return rank_table(total, validation, "valid", scorer.num_items, seen)
+    return rank_together
 
 
 def _trainer(

@@ -79,7 +79,7 @@ class TrainingModule(pl.LightningModule):
         random = torch.get_rng_state()
         if torch.cuda.is_available():
             random = torch.cat([random, torch.cuda.get_rng_state()])
-        checkpoint["random"] = processes.all_gather(random)
+        checkpoint["random"] = processes.all_gather_rows(random[None])
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take the sums, and the random state of this process when the training starts."""

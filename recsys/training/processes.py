@@ -29,14 +29,22 @@ def join() -> None:
     """
     if not _several_started() or dist.is_initialized():
         return
-    backends = "gloo"
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     try:
-        if torch.cuda.is_available():
-            backends = "cpu:gloo,cuda:nccl"  # some of what is exchanged is on the CPU
-            _take_gpu(int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"]))
+        if gpus:
+            if (started := int(os.environ["LOCAL_WORLD_SIZE"])) > gpus:
+                message = (
+                    f"{started} processes were started on this machine, which has {gpus} GPU"
+                    f"{'s' * (gpus > 1)}: start as many, or train on the CPU with "
+                    "CUDA_VISIBLE_DEVICES="
+                )
+                raise InputError(message)
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         store, rank, world_size = next(rendezvous("env://"))
         # torchrun's store outlives a group: the next one must not find the addresses of this one.
         store = PrefixStore(f"recsys/{next(_groups)}", store)
+        # Some of what is exchanged is on the CPU.
+        backends = "cpu:gloo,cuda:nccl" if gpus else "gloo"
         dist.init_process_group(backends, store=store, rank=rank, world_size=world_size)
     except InputError:
         raise
@@ -52,17 +60,6 @@ def leave() -> None:
     """
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _take_gpu(number: int, started: int) -> None:
-    """Make the GPU of this process, of so many that were started here, the current one."""
-    gpus = torch.cuda.device_count()
-    if started > gpus:
-        raise InputError(
-            f"{started} processes were started on this machine, which has {gpus} GPU"
-            f"{'s' * (gpus > 1)}: start as many, or train on the CPU with CUDA_VISIBLE_DEVICES="
-        )
-    torch.cuda.set_device(number)
 
 
 def count() -> int:
@@ -87,31 +84,24 @@ def is_first() -> bool:
 
 def all_reduce_sum(values: Tensor) -> Tensor:
     """Return the sum of the tensors of all processes, which have equal shapes."""
-    if count() == 1:
-        return values
     total = values.clone()
-    dist.all_reduce(total)
+    if count() > 1:
+        dist.all_reduce(total)
     return total
-
-
-def all_gather(values: Tensor) -> Tensor:
-    """Return the tensors of all processes, which have equal shapes, stacked [P, ...]."""
-    if count() == 1:
-        return values[None]
-    parts = [torch.empty_like(values) for _ in range(count())]
-    dist.all_gather(parts, values)
-    return torch.stack(parts)
 
 
 def all_gather_rows(rows: Tensor) -> Tensor:
     """Return the rows [n, ...] of all processes, whose numbers may differ, one after the other."""
     if count() == 1:
         return rows
-    sizes = all_gather(torch.tensor(len(rows), device=rows.device)).tolist()
-    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    sizes = torch.zeros(count(), dtype=torch.int64, device=rows.device)
+    sizes[index()] = len(rows)
+    dist.all_reduce(sizes)
+    padded = rows.new_zeros(int(sizes.max()), *rows.shape[1:])
     padded[: len(rows)] = rows
-    parts = zip(all_gather(padded), sizes, strict=True)
-    return torch.cat([part[:size] for part, size in parts])
+    gathered = [torch.empty_like(padded) for _ in range(count())]
+    dist.all_gather(gathered, padded)
+    return torch.cat([part[:size] for part, size in zip(gathered, sizes.tolist(), strict=True)])
 
 
 def broadcast_from_rank0(value: bool) -> bool:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from typing import Any
 
 import pytorch_lightning as pl
 from rich.progress import Progress, TaskID
 from torch import Tensor
 
 from recsys.progress import new_progress
-from recsys.training.curve import MONITOR, Curve
+from recsys.training.curve import MONITOR
 from recsys.training.epochs import EpochRecorder
 
 logger = logging.getLogger(__name__)
@@ -30,10 +30,8 @@ _ENDLESS = 10_000
 class ProgressLine(pl.Callback):
     """Shows one line for the entire training, or logs epochs if there is no terminal.
 
-    One a minute is logged for all to see, the others for debugging.
-
-    The time left is that of the planned steps and validations, by what each has taken. The
-    validation reports to `rank`.
+    One a minute is logged for all to see, the others for debugging. The time left is that of the
+    planned steps and validations, by what each has taken. The validation reports to `rank`.
 
     Args:
         name: the name of the training.
@@ -44,42 +42,34 @@ class ProgressLine(pl.Callback):
 
     def __init__(self, name: str, validated: int, progress: Progress | None) -> None:
         self._name = name
-        self._steps = 0
         self._validated = max(1, validated)
-        self._ranked = 0
+        self._step = self._ranked = 0
         self._seconds, self._units = {"steps": 0.0, "ranked": 0.0}, {"steps": 0, "ranked": 0}
         self._shared = progress is not None
         self._progress = progress or new_progress()
         self._last = self._logged = self._progress.get_time()
         self._shown = -math.inf
         self._task: TaskID | None = None
-        self._recorder: EpochRecorder | None = None
+        self._recorder: EpochRecorder
 
     def follow(self, recorder: EpochRecorder) -> None:
         """Show the epochs of a recorder; call it before the training starts."""
         self._recorder = recorder
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, *_: object) -> None:
         """Show the line."""
         if not self._shared:
             self._progress.start()
         self._task = self._progress.add_task(f"training {self._name}", total=None, status="")
         self._last = self._progress.get_time()
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Tensor | Mapping[str, Tensor] | None,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, _: object, outputs: Any, *__: object) -> None:
         """Count a step."""
-        self._steps = trainer.global_step
+        self._step = trainer.global_step
         self._count("steps", 1)
         if self._last - self._shown >= _REFRESH:
             self._shown = self._last
-            self._show(outputs["loss"] if isinstance(outputs, Mapping) else None)
+            self._show(outputs["loss"])
 
     def rank(self, histories: int) -> None:
         """Count histories whose validation targets were ranked."""
@@ -94,17 +84,6 @@ class ProgressLine(pl.Callback):
         self._units[kind] += units
         self._last = now
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the metrics of the epoch."""
-        self._ranked = 0
-        self._show()
-        if self._recorder is None:
-            return
-        now, level = self._progress.get_time(), logging.DEBUG
-        if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
-            self._logged, level = now, logging.INFO
-        logger.log(level, "%s: %s", self._name, _describe(self._recorder.curve))
-
     def _seconds_of(self, steps: int, ranked: int) -> float:
         """Return how long steps and validation histories take; of what was never measured, 0."""
         return sum(
@@ -112,14 +91,33 @@ class ProgressLine(pl.Callback):
             for kind, units in (("steps", steps), ("ranked", ranked))
         )
 
+    def on_train_epoch_end(self, *_: object) -> None:
+        """Show the metrics of the epoch."""
+        self._ranked = 0
+        self._show()
+        now, level = self._progress.get_time(), logging.DEBUG
+        if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
+            self._logged, level = now, logging.INFO
+        curve = self._recorder.curve
+        metrics = curve.epochs[-1]
+        validated = ""
+        if MONITOR in metrics:
+            validated = f"valid NDCG@10 {metrics[MONITOR]:.4f} (best {curve.best:.4f})  "
+        logger.log(
+            level,
+            "%s: epoch %d  loss %.3f  %s%.1f s",
+            *(self._name, len(curve.epochs), metrics["train/loss"]),
+            *(validated, metrics["train/seconds"]),
+        )
+
     def _show(self, loss: Tensor | None = None) -> None:
-        if self._recorder is None or self._task is None or self._progress.disable:
+        if self._task is None or self._progress.disable:
             return
         recorder, curve = self._recorder, self._recorder.curve
         to_rank = recorder.validations_left * self._validated - self._ranked
-        left = self._seconds_of(recorder.total_steps - self._steps, to_rank)
-        ranked = recorder.validations_done * self._validated + self._ranked
-        done = self._seconds_of(self._steps, ranked)
+        left = self._seconds_of(recorder.total_steps - self._step, to_rank)
+        validations = sum(MONITOR in epoch for epoch in curve.epochs)
+        done = self._seconds_of(self._step, validations * self._validated + self._ranked)
         epoch = min(len(curve.epochs) + (not self._ranked), recorder.last_epoch)
         planned = recorder.last_epoch < _ENDLESS
         status = f"epoch {epoch}" + (f"/{recorder.last_epoch}" if planned else "")
@@ -138,27 +136,14 @@ class ProgressLine(pl.Callback):
             at_least=to_rank > 0 and not self._units["ranked"],
         )
 
-    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_fit_end(self, *_: object) -> None:
         """Remove the line."""
-        self._close()
-
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
-        """Remove the line of an interrupted training."""
-        self._close()
-
-    def _close(self) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
         if not self._shared:
             self._progress.stop()
 
-
-def _describe(curve: Curve) -> str:
-    metrics = curve.epochs[-1]
-    line = f"epoch {len(curve.epochs)}  loss {metrics['train/loss']:.3f}"
-    if MONITOR in metrics:
-        line += f"  valid NDCG@10 {metrics[MONITOR]:.4f} (best {curve.best:.4f})"
-    return f"{line}  {metrics['train/seconds']:.1f} s"
+    def on_exception(self, *_: object) -> None:
+        """Remove the line of an interrupted training."""
+        self.on_fit_end()

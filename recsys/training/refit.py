@@ -135,7 +135,13 @@ def train_and_refit(
     """
     planned, state = experiment.planned, None if found is None else found.state
     histories, epochs = dataset.histories("valid"), planned.training.max_epochs
-    only_refit = _only_refit(experiment, dataset, warm)
+    # Whether only the validation part has something new for a warm start to learn.
+    only_refit = (
+        warm is not None
+        and experiment.training.refit
+        and warm.has_new(dataset.histories("test"))
+        and not warm.has_new(histories)
+    )
     if found is not None:
         _report_again(found, report)
     if found is not None and found.chosen is not None:
@@ -143,17 +149,11 @@ def train_and_refit(
         model = catalogue.restored_model(experiment.model, histories, curve.best_weights)
         model = model.to(training_device())
     else:
+        planned_epochs = 0 if only_refit else epochs
         model, curve = train(
-            planned,
-            catalogue,
-            histories,
-            valid,
-            0 if only_refit else epochs,
-            report,
-            progress,
-            state,
-            lambda state: save(state, None),
-            warm,
+            *(planned, catalogue, histories, valid, planned_epochs, report, progress, state),
+            save=lambda state: save(state, None),
+            warm=warm,
         )
         state = None
     if not only_refit and still_rising(curve, epochs):
@@ -173,15 +173,9 @@ def train_and_refit(
     try:
         model, _ = train(
             again.model_copy(update={"name": f"{experiment.name} refit"}),
-            catalogue,
-            dataset.histories("test"),
-            None,
-            epochs,
-            lambda *_: None,
-            progress,
-            state,
-            lambda state: save(state, curve),
-            warm,
+            *(catalogue, dataset.histories("test"), None, epochs, lambda *_: None, progress, state),
+            save=lambda state: save(state, curve),
+            warm=warm,
         )
     except KeyboardInterrupt:
         if processes.count() > 1:
@@ -189,13 +183,6 @@ def train_and_refit(
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)
-
-
-def _only_refit(experiment: Experiment, dataset: PreparedDataset, warm: WarmStart | None) -> bool:
-    """Return whether only the validation part has something new for a warm start to learn."""
-    if warm is None or not experiment.training.refit:
-        return False
-    return warm.has_new(dataset.histories("test")) and not warm.has_new(dataset.histories("valid"))
 
 
 def still_rising(curve: Curve, epochs: int) -> bool:
@@ -210,7 +197,6 @@ def _report_again(found: Checkpoint, report: Report) -> None:
         report(0, curve.start)
     for epoch, metrics in enumerate(curve.epochs, 1):
         report(epoch, metrics)
-    phase, done = "the training", len(found.state.curve.epochs)
-    if found.chosen is not None:
-        phase = "the refit"
+    phase = "the training" if found.chosen is None else "the refit"
+    done = len(found.state.curve.epochs)
     logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)

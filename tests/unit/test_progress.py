@@ -80,9 +80,7 @@ def test_the_time_left_counts_steps_and_validations_by_what_each_has_taken() -> 
     clock, view = Clock(), Recorded(80).view()
     view.get_time = clock
     line = ProgressLine("mine", 50, view)
-    planned: Any = SimpleNamespace(
-        curve=Curve(), total_steps=12, last_epoch=2, validations_left=2, validations_done=0
-    )
+    planned: Any = SimpleNamespace(curve=Curve(), total_steps=12, last_epoch=2, validations_left=2)
     line.follow(planned)
     trainer: Any = SimpleNamespace(global_step=0)
     module: Any = None
