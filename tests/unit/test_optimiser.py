@@ -1,4 +1,4 @@
-"""The row-wise optimiser, against those of torch."""
+"""The row-wise optimiser, against those of torch, and the schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from recsys.training.optimiser import RowwiseAdamW
+from recsys.config import TrainingConfig
+from recsys.training.optimiser import RowwiseAdamW, Schedule
 
 
 def lookups(
@@ -26,13 +29,6 @@ def lookups(
     return table
 
 
-def test_it_is_adamw_if_all_rows_are_read() -> None:
-    every = [[0, 1, 2, 3, 4, 5, 3]] * 4
-    ours = lookups(True, every, RowwiseAdamW, weight_decay=0.1, betas=(0.9, 0.98))
-    plain = lookups(False, every, torch.optim.AdamW, weight_decay=0.1, betas=(0.9, 0.98))
-    torch.testing.assert_close(ours.weight, plain.weight)
-
-
 def test_it_is_sparse_adam_if_some_rows_are_read() -> None:
     steps = [[0, 1], [1, 1, 4], [0], [4, 5]]
     ours = lookups(True, steps, RowwiseAdamW, weight_decay=0.0)
@@ -46,15 +42,11 @@ def test_dense_parameters_are_updated_as_in_adamw() -> None:
     torch.manual_seed(0)
     table, plain = nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2)
     optimizer = RowwiseAdamW([*table.parameters(), *plain.parameters()], lr=0.1)
-    weight = plain.weight.detach().clone()
+    copy = nn.Parameter(plain.weight.detach().clone())
     plain(table(torch.tensor([1, 2]))).sum().backward()
-    assert plain.weight.grad is not None
-    gradient = plain.weight.grad.clone()
+    copy.grad = plain.weight.grad
     optimizer.step()
-    copy = nn.Parameter(weight)
-    reference = torch.optim.AdamW([copy], lr=0.1)
-    copy.grad = gradient
-    reference.step()
+    torch.optim.AdamW([copy], lr=0.1).step()
     torch.testing.assert_close(plain.weight, copy)
     assert set(optimizer.state[table.weight]) == {"step", "exp_avg", "exp_avg_sq"}
 
@@ -102,3 +94,21 @@ def test_a_row_read_now_and_then_decays_when_it_is_read(settings: dict[str, Any]
         weight -= 0.1 * first / (1 - beta1**number) / spread
     ours = lookups(True, steps, RowwiseAdamW, **settings)
     assert ours.weight[2, 0].item() == pytest.approx(weight, rel=1e-5)
+
+
+@given(st.integers(0, 200_000), st.integers(1, 10_000), st.integers(1, 2_048))
+def test_the_published_rate_is_the_factor_times_its_peak(step: int, warmup: int, dim: int) -> None:
+    number = step + 1  # the paper counts from 1
+    published = dim**-0.5 * min(number**-0.5, number * warmup**-1.5)
+    factor = Schedule("inverse_square_root", warmup, 0, 0)(step)
+    assert factor * (dim * warmup) ** -0.5 == pytest.approx(published, rel=1e-12)
+
+
+def test_the_config_chooses_the_schedule() -> None:
+    published = TrainingConfig(schedule="inverse_square_root", warmup_steps=4)
+    schedule = Schedule.plan(published, epochs=10, steps_per_epoch=20)
+    assert [schedule(step) for step in (0, 3, 15, 199)] == [0.25, 1.0, 0.5, (4 / 200) ** 0.5]
+    unwarmed = Schedule.plan(published.model_copy(update={"warmup_steps": 0}), 10, 20)
+    assert [unwarmed(step) for step in (0, 3, 99)] == [1.0, 0.5, 0.1]
+    held = Schedule.plan(TrainingConfig(warmup_steps=4, decay_fraction=0.5), 10, 20)
+    assert [held(step) for step in (0, 3, 100, 150, 200)] == [0.25, 1.0, 1.0, 0.5, 0.01]

@@ -49,33 +49,28 @@ class Clock:
         return call
 
 
-def test_the_share_is_that_of_the_medians_without_the_first_call() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "seconds", "share", "calls"),
+    [
+        ([100.0, 2.0, 50.0, 1.0, 2.0, 3.0], [0.5, 4.0, 4.0, 4.0, 4.0, 9.0], 0.0, 0.5, 6),
+        (
+            [0.01] * 9,
+            [0.03] * 9,
+            0.28,
+            1 / 3,
+            8,
+        ),  # 7 × .04 s, and the first
+        ([9.0, 3.5, 3.4], [1.0] * 3, 0.1, 3.45, 3),  # emulated: not timed for long
+        ([9.0, 99.0, *[0.5] * 5], [1.0] * 7, 0.0, 0.5, 6),  # one disturbed call does not end it
+    ],
+)
+def test_the_share_is_that_of_the_medians_without_the_first_call(
+    first: list[float], second: list[float], seconds: float, share: float, calls: int
+) -> None:
     clock = Clock()
-    one = clock.lasting(0, iter([100.0, 2.0, 50.0, 1.0, 2.0, 3.0]))  # one of them was disturbed
-    other = clock.lasting(1, iter([0.5, 4.0, 4.0, 4.0, 4.0, 9.0]))
-    assert median_share(one, other, clock, seconds=0.0) == 0.5
-    assert clock.calls == [6, 6]
-
-
-def test_short_steps_are_timed_until_the_time_is_over() -> None:
-    clock = Clock()
-    one, other = clock.lasting(0, repeat(0.01)), clock.lasting(1, repeat(0.03))
-    assert median_share(one, other, clock, seconds=0.28) == pytest.approx(1 / 3)
-    assert clock.calls == [8, 8]  # 7 × .04 s, and the first
-
-
-def test_a_much_slower_way_is_not_timed_for_long() -> None:
-    clock = Clock()
-    one = clock.lasting(0, iter([9.0, 3.5, 3.4]))  # emulated
-    assert median_share(one, clock.lasting(1, repeat(1.0)), clock) == pytest.approx(3.45)
-    assert clock.calls == [3, 3]
-
-
-def test_one_disturbed_call_does_not_end_the_timing() -> None:
-    clock = Clock()
-    one = clock.lasting(0, iter([9.0, 99.0, *[0.5] * 5]))
-    assert median_share(one, clock.lasting(1, repeat(1.0)), clock, seconds=0.0) == 0.5
-    assert clock.calls == [6, 6]
+    one, other = clock.lasting(0, iter(first)), clock.lasting(1, iter(second))
+    assert median_share(one, other, clock, seconds=seconds) == pytest.approx(share)
+    assert clock.calls == [calls, calls]
 
 
 # --- The choice ----------------------------------------------------------------------------------
@@ -101,15 +96,19 @@ def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto")
     return settle_precision(experiment)
 
 
-def test_bf16_is_taken_where_it_is_clearly_faster(
+def test_bf16_is_taken_where_it_is_clearly_faster_or_set(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     assert settled(monkeypatch, 0.42) == "bf16"
     assert settled(monkeypatch, 0.95) == "float32"
+    assert settled(monkeypatch, 0.1, "float32") == "float32"
+    assert settled(monkeypatch, 9.0, "bf16") == "bf16"
     assert caplog.messages == [
         "precision: bf16: a product in bf16 took 0.42 times as long as in float32",
         "precision: float32: a product in bf16 took 0.95 times as long as in float32",
+        "precision: float32: as set",
+        "precision: bf16: as set",
     ]
 
 
@@ -119,15 +118,6 @@ def test_a_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     supported = torch.cuda.is_bf16_supported(including_emulation=False)
     assert settled(monkeypatch, 0.1) == settled(monkeypatch, 9.0)
     assert settled(monkeypatch, 9.0) == ("bf16" if supported else "float32")
-
-
-def test_a_configured_precision_is_not_measured(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    assert settled(monkeypatch, 0.1, "float32") == "float32"
-    assert settled(monkeypatch, 9.0, "bf16") == "bf16"
-    assert caplog.messages == ["precision: float32: as set", "precision: bf16: as set"]
 
 
 def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

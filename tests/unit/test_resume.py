@@ -35,6 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "kind": "sequence_to_sequence",
         "max_generated": 4,
     },
+    "averaged": {"feed_forward_dim": 8},
     "with times": {"kind": "hstu", "times": "past"},
     "with features": {
         "kind": "hstu",
@@ -150,11 +151,13 @@ def test_a_killed_run_resumes_with_the_result_of_an_uninterrupted_one(
     model: str, minutes: int, dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
     """Killed three times, in training and refit; checkpoints after every step, or every epoch."""
-    setting = f"training.checkpoint_minutes={minutes}"
+    settings = [f"training.checkpoint_minutes={minutes}"]
+    if model == "averaged":
+        settings += ["training.average_weights=true", "training.decay_fraction=0"]
     full, cut = tmp_path / "full", tmp_path / "cut"
-    experiment = make_experiment(store, full, model, setting)
+    experiment = make_experiment(store, full, model, *settings)
     expected, steps = count_steps(lambda: fit(experiment, dataset, full))
-    experiment = make_experiment(store, cut, model, setting)
+    experiment = make_experiment(store, cut, model, *settings)
     for part in (0.3, 0.35, 0.2) if minutes == 0 else (0.3, 0.45, 0.4):
         killed(lambda: fit(experiment, dataset, cut), int(part * steps))
         assert not cut.exists()
@@ -165,20 +168,6 @@ def test_a_killed_run_resumes_with_the_result_of_an_uninterrupted_one(
     assert known is not None
     assert len(client.search_runs([known.experiment_id])) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"full", "cut"}
-
-
-@pytest.mark.slow
-def test_averaged_weights_are_resumed_too(
-    dataset: PreparedDataset, store: str, tmp_path: Path
-) -> None:
-    settings = ("training.average_weights=true", "training.decay_fraction=0")
-    full, cut = tmp_path / "full", tmp_path / "cut"
-    experiment = make_experiment(store, full, "next_item", *settings)
-    expected, steps = count_steps(lambda: fit(experiment, dataset, full))
-    experiment = make_experiment(store, cut, "next_item", *settings)
-    for part in (0.3, 0.35, 0.2):
-        killed(lambda: fit(experiment, dataset, cut), int(part * steps))
-    assert_same(fit(experiment, dataset, cut), expected)
 
 
 @pytest.mark.slow
