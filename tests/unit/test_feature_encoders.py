@@ -211,9 +211,14 @@ def test_bags_contain_the_values_of_the_lists(lists: list[list[str]]) -> None:
             {"item_features": [{"kind": "text", "column": "x", "dim": 3}]},
             "dim: unknown key; did you mean 'dims'",
         ),
-        ({"kind": "masked_item", "item_features": ["brand"]}, "model.item_features: unknown key"),
-        ({"kind": "factorisation_machine", "item_features": ["b"]}, "item_features: unknown key"),
-        ({"kind": "sequence_to_sequence", "item_features": ["b"]}, "item_features: unknown key"),
+        ({"item_ids": False}, "model.item_ids: false needs item_features"),
+        ({"interaction_features": ["item_id"]}, "item_id cannot be a feature of an interaction"),
+        ({"user_features": ["user_id"]}, "user_id cannot be a feature of a user"),
+        *(
+            ({"kind": kind, f"{entity}_features": ["x"]}, f"{entity}_features: unknown key")
+            for kind in ("masked_item", "factorisation_machine", "sequence_to_sequence")
+            for entity in ("item", "interaction", "user")
+        ),
     ],
 )
 def test_features_that_cannot_be_configured(model: dict[str, Any], message: str) -> None:

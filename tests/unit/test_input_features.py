@@ -346,15 +346,6 @@ def test_raw_histories_are_read_like_the_dataset(
     assert not np.allclose(found["score"], expected["score"], atol=1e-3)
 
 
-def test_an_unknown_category_counts_as_missing(bundle: ModelBundle) -> None:
-    recommender, items = Recommender(bundle), ["hat", "boots"]
-    strange = RAW.with_columns(action=pl.lit("lend"))
-    missing = RAW.with_columns(action=pl.lit(None, pl.String))
-    assert_frame_equal(recommender.score(strange, items), recommender.score(missing, items))
-    known = recommender.score(RAW, items)
-    assert not np.allclose(known["score"], recommender.score(missing, items)["score"], atol=1e-3)
-
-
 def test_explanations_use_the_features(bundle: ModelBundle, dataset: PreparedDataset) -> None:
     recommender, ann = Recommender(bundle, dataset), RAW.filter(user_id="ann")
     stored = recommender.read_histories(users=["ann"])
@@ -368,16 +359,11 @@ def test_explanations_use_the_features(bundle: ModelBundle, dataset: PreparedDat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"interaction_features": ["actoin"]}, "model.interaction_features: category 'actoin': no"),
         ({"interaction_features": ["actoin"]}, "among action, rating, tags; did you mean 'action'"),
         ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with this column"),
         ({"user_features": ["agee"]}, "model.user_features: category 'agee': no such column among"),
-        ({"user_features": ["agee"]}, "no such column among age, sex; did you mean 'age'"),
-        ({"user_features": ["age"]}, "model.user_features: category 'age': no two users share a"),
         ({"interaction_features": [{"kind": "number", "column": "action"}]},
          "model.interaction_features: number 'action': user 'ann', item 'boots' has 'buy', which"),
-        ({"user_features": [{"kind": "number", "column": "sex"}]},
-         "model.user_features: number 'sex': user 'ann' has 'f', which is not a number"),
     ],
 )  # fmt: skip
 def test_features_that_cannot_be_read(
@@ -388,65 +374,10 @@ def test_features_that_cannot_be_read(
     assert "\n" not in str(error.value)
 
 
-def test_columns_without_information_are_refused(tmp_path: Path) -> None:
-    none = LOG.with_columns(action=pl.lit(None, pl.String), rating=pl.lit(3))
-    users = USERS.with_columns(age=None, sex=pl.lit("f")).head(2)
-    data = prepare(
-        none,
-        KEEP,
-        tmp_path / "d",
-        users=users.vstack(users.head(1).with_columns(user_id=pl.lit("cat"))),
-    )
-    for features, message in (
-        ({"interaction_features": ["action"]}, "'action': no interaction has a value"),
-        ({"interaction_features": ["rating"]}, "'rating': all interactions have the same value, 3"),
-        ({"user_features": ["age"]}, "category 'age': no user has a value"),
-        ({"user_features": ["sex"]}, "category 'sex': all users have the same value, 'f'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            Catalogue.of(make_experiment(**features).model, data)
-    bare = prepare(LOG, None, tmp_path / "bare")
-    for kind, place in (
-        ("interaction", "in the log: no columns of it"),
-        ("user", "in the user table, which has no features"),
-    ):
-        with pytest.raises(InputError, match=f"no such column {place}"):
-            Catalogue.of(make_experiment(**{f"{kind}_features": ["age"]}).model, bare)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"interaction_features": ["item_id"]}, "item_id cannot be a feature of an interaction"),
-        ({"user_features": ["user_id"]}, "user_id cannot be a feature of a user"),
-        ({"user_features": ["age", "age"]}, "age is listed twice as category"),
-        *(
-            ({"kind": kind, name: ["x"]}, f"model.{name}: unknown key")
-            for kind in ("masked_item", "factorisation_machine", "sequence_to_sequence")
-            for name in ("interaction_features", "user_features")
-        ),
-    ],
-)
-def test_features_that_cannot_be_configured(model: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_experiment({"model": model})
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("keep", "message"),
-    [
-        (["user_id"], "data.keep: user_id is stored anyway"),
-        (["a", "a"], "data.keep: a is listed twice"),
-    ],
-)
-def test_columns_that_cannot_be_kept(keep: list[str], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_experiment({"data": {"keep": keep}})
-    assert message in str(caught.value)
-
-
 def test_invalid_logs_and_tables_are_refused(tmp_path: Path) -> None:
+    for keep, words in (("user_id", "user_id is stored anyway"), ("a", "a is listed twice")):
+        with pytest.raises(InputError, match=f"keep: {words}"):
+            DataConfig(keep=(keep, "a"))
     with pytest.raises(InputError, match="no column 'ratign' among .*; did you mean 'rating'"):
         prepare(LOG, DataConfig(keep=("ratign",)), tmp_path / "out")
     read = read_log(LOG, keep=["rating"])

@@ -124,11 +124,6 @@ def test_vectors_are_of_items_only() -> None:
             parse_experiment(tree)
 
 
-def test_items_without_ids_need_features() -> None:
-    with pytest.raises(InputError, match=r"model\.item_ids: false needs item_features"):
-        parse_experiment({"model": {"item_ids": False}})
-
-
 TABLE = pl.DataFrame({"item_id": ["socks", "hat", "boots"]})
 MATRIX = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
 
