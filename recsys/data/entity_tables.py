@@ -194,65 +194,59 @@ def with_vectors(
     columns: list[pl.Series] = []
     for name, source in vectors.items():
         file = str(source) if isinstance(source, str | os.PathLike) else f"item vectors {name!r}"
-        rows = _read(source, name, file)
+        rows = _read_vectors(source, name, file)
         if len(rows) != len(table):
             raise InputError(f"{file}: has {len(rows)} rows, but the item table has {len(table)}")
-        bad = ~np.isfinite(rows).all(axis=1)
-        if bad.any():
-            row = int(bad.argmax())
-            value = rows[row][~np.isfinite(rows[row])][0]
-            item = table["item_id"][row]
+        if (bad := ~np.isfinite(rows)).any():
+            row, place = (int(index[0]) for index in np.nonzero(bad))
             raise InputError(
-                f"{file}: row {row} (item {item!r}) has {value}, which is not a finite number"
+                f"{file}: row {row} (item {table['item_id'][row]!r}) has {rows[row, place]}, which "
+                "is not a finite number"
             )
+        if name in table.columns:
+            raise InputError(f"item vectors {name!r}: the item table has this column")
         columns.append(pl.Series(name, rows))
-    for column in columns:
-        if column.name in table.columns:
-            raise InputError(f"item vectors {column.name!r}: the item table has this column")
     return table.with_columns(columns)
 
 
-def _read(source: VectorSource, name: str, file: str) -> NDArray[np.floating[Any]]:
+def _read_vectors(source: VectorSource, name: str, file: str) -> NDArray[np.floating[Any]]:
     """Read an array of floats [R, K]."""
     rows: Any = source
     if isinstance(source, str | os.PathLike):
         path = checked_path(source)
-        readers = {".npy": _read_npy, ".safetensors": _read_safetensors}
-        if path.suffix not in readers:
+        if path.suffix not in {".npy", ".safetensors"}:
             raise InputError(f"{file}: must be .npy or .safetensors, not {path.suffix!r}")
         if not path.is_file():
             raise InputError(f"{file}: no such file")
-        rows = readers[path.suffix](path, name)
+        try:
+            if path.suffix == ".npy":
+                rows = np.load(path, mmap_mode="r", allow_pickle=False)
+            else:
+                rows = _read_tensor(path, name)
+        except InputError:
+            raise
+        except (OSError, ValueError, EOFError, SafetensorError) as error:
+            kind = "an array" if path.suffix == ".npy" else "safetensors"
+            raise InputError(f"{path}: cannot be read as {kind}: {error}") from error
     known = isinstance(rows, np.ndarray) and rows.dtype.kind == "f" and rows.dtype.itemsize <= 8
     if not (known and rows.ndim == 2):
-        found = getattr(rows, "dtype", type(rows).__name__), getattr(rows, "shape", ())
-        raise InputError(f"{file}: must be floats of the shape [rows, numbers], not {found}")
+        actual = getattr(rows, "dtype", type(rows).__name__), getattr(rows, "shape", ())
+        raise InputError(f"{file}: must be floats of the shape [rows, numbers], not {actual}")
     native: NDArray[np.floating[Any]] = rows.astype(rows.dtype.newbyteorder("="), copy=False)
     return native
 
 
-def _read_npy(path: Path, _: str) -> NDArray[Any]:
-    try:
-        rows: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read as an array: {error}") from error
-    return rows
-
-
-def _read_safetensors(path: Path, name: str) -> NDArray[Any]:
+def _read_tensor(path: Path, name: str) -> NDArray[Any]:
     import torch  # it takes seconds to load, and all commands import this file
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            if name not in names and len(names) != 1:
-                raise InputError(
-                    f"{path}: must have one tensor, or one named {name!r}, not {', '.join(names)}"
-                )
-            tensor = file.get_tensor(name if name in names else names[0])
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
-    if tensor.dtype == torch.bfloat16:  # numpy does not have it
-        tensor = tensor.float()
-    rows: NDArray[Any] = tensor.numpy()
+    with safe_open(path, framework="pt") as file:
+        names = list(file.keys())
+        if name not in names and len(names) != 1:
+            raise InputError(
+                f"{path}: must have one tensor, or one named {name!r}, not {', '.join(names)}"
+            )
+        tensor = file.get_tensor(name if name in names else names[0])
+    rows: NDArray[Any] = (
+        tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    )
     return rows
