@@ -21,7 +21,6 @@ from recsys.model.attention import (
     attend,
     attention_weights,
     causal_mask,
-    self_attention,
 )
 
 INPUTS = torch.tensor([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]], dtype=torch.float64)
@@ -89,18 +88,6 @@ def test_the_worked_example_ends_with_these(
             sum(w * v[i] for w, v in zip(exact, VALUES.tolist(), strict=True)) for i in range(3)
         ]
         assert outputs[row].tolist() == pytest.approx(mean, abs=1e-12)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_self_attention_needs_no_parameters(fused: bool) -> None:
-    """The inputs of the worked example, by their own products: 2 0 2, 0 8 4, 2 4 4."""
-    with torch.set_grad_enabled(not fused):
-        found, masked = self_attention(INPUTS), self_attention(INPUTS, causal_mask(3))
-    for row, products in enumerate([[2, 0, 2], [0, 8, 4], [2, 4, 4]]):
-        mean = torch.tensor(softmax(products), dtype=torch.float64) @ INPUTS
-        assert close(found[row], mean)
-        before = torch.tensor(softmax(products[: row + 1]), dtype=torch.float64)
-        assert close(masked[row], before @ INPUTS[: row + 1])
 
 
 @settings(max_examples=60, deadline=None)

@@ -44,7 +44,6 @@ from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain, explained_by_removal
 from recsys.serving.index import query_encoder
 from recsys.serving.new_items import with_new_items
@@ -107,31 +106,11 @@ def test_scores_are_the_mean_of_the_scores_of_the_members(config: AveragedConfig
     assert np.allclose(scores(model, shared), found[:, [2, 5]], atol=1e-5)
 
 
-@pytest.mark.parametrize("config", MEANS)
-def test_other_histories_in_the_batch_change_nothing(config: AveragedConfig) -> None:
-    model = build(config)
-    together = scores(model)
-    scorer = ModelScorer(model, LENGTH)
-    for row in range(len(HISTORIES)):
-        alone = scorer.score(HISTORIES[row : row + 1]).numpy()
-        assert np.allclose(alone[0, 1:], together[row, 1:], atol=1e-5)
-
-
 def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
     model = build(mean_of(ATTENTION, DOT))
     stages = [ModelScorer(each, LENGTH, DotProductHead()) for each in (model, *model.members)]
     found, *members = (stage.score(HISTORIES).numpy()[:, 1:] for stage in stages)
     assert np.allclose(found, np.mean(members, axis=0), atol=1e-5)
-
-
-@pytest.mark.parametrize("config", MEANS)
-def test_members_on_another_device_are_averaged_there(
-    config: AveragedConfig,
-) -> None:
-    """As after a training on a GPU; here a device without memory, whose numbers cannot be read."""
-    members = [build_model(each.model, ITEMS).to("meta") for each in config.members]
-    model = AveragedModel(members)
-    assert model.items.table().device.type == "meta"
 
 
 def test_what_is_read_is_what_any_member_reads() -> None:
@@ -175,19 +154,6 @@ def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
     assert not explained_by_removal(bundle)
 
 
-def test_contributions_are_a_share_of_those_of_the_member_with_attention(
-    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    model = bundle.model
-    assert isinstance(model, AveragedModel)
-    experiment = Experiment(model=ATTENTION)
-    member: Any = model.members[0]
-    alone = ModelBundle.write(tmp_path / "alone", member, experiment, tiny_dataset, ("train",))
-    halves = explain(bundle, ["boots", "hat"], "jacket")["contribution"].to_numpy()
-    whole = explain(alone, ["boots", "hat"], "jacket")["contribution"].to_numpy()
-    assert np.allclose(halves, whole / 2, atol=1e-6)
-
-
 def test_a_mean_without_attention_is_explained_by_removal(
     tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
@@ -203,14 +169,6 @@ def test_a_mean_of_dot_products_is_one_dot_product(
     histories = bundle.read_histories([["boots", "hat"]]).histories
     first = query_encoder(bundle).score(histories)
     assert np.allclose(first, bundle.scorer.score(histories), atol=1e-6)
-
-
-def test_vectors_multiply_to_the_mean_of_the_dot_products(bundle: ModelBundle) -> None:
-    items = item_embeddings(bundle)["embedding"].to_numpy()
-    histories = history_embeddings(bundle, bundle.read_histories([["boots", "hat"]]))
-    first = bundle.retriever.score(bundle.read_histories([["boots", "hat"]]).histories)
-    found = items @ histories["embedding"].to_numpy()[0]
-    assert np.allclose(found, first.numpy()[0, 1:], atol=1e-5)
 
 
 def test_what_a_mean_cannot_do_is_refused(

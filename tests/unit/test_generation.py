@@ -129,15 +129,6 @@ def test_no_item_is_generated_twice_or_without_being_allowed(strategy: Strategy)
     assert generated.log_probabilities[:, 0].isfinite().all()
 
 
-def test_repeats_are_generated_on_request() -> None:
-    model = make_model(2)
-    allowed = torch.zeros(4, ITEMS + 1, dtype=torch.bool)
-    allowed[:, 5] = True
-    generated = Greedy()(model, encode_random(model), allowed, 3, repeats=True)
-    assert generated.tokens.tolist() == [[[5, 5, 5]]] * 4
-    assert not generated.log_probabilities.any(), "the only item is certain"
-
-
 def test_samples_follow_the_probabilities() -> None:
     model = make_model(3)
     encoded = encode_random(model, users=1)

@@ -208,21 +208,6 @@ def test_scoring_reads_no_number_by_itself() -> None:
         assert read.count == 1
 
 
-def test_training_starts_from_the_dot_product() -> None:
-    torch.manual_seed(0)
-    head = TargetAttentionHead(DIM, 4, [2.0], kv_source="items", pooling="average", dropout=0.0)
-    states, embedded = torch.randn(2, 5, DIM), torch.randn(2, 5, DIM)
-    embeddings = torch.randn(7, DIM)
-    dot = DotProductHead()
-    expected = dot.logits(
-        dot.represent_history(states, embedded), dot.represent_candidates(embeddings)
-    )
-    found = head.logits(
-        head.represent_history(states, embedded), head.represent_candidates(embeddings)
-    )
-    assert torch.allclose(found, expected, rtol=0, atol=1e-6)
-
-
 def test_the_candidate_decides_which_purchase_counts() -> None:
     """Gloves and boots for the jacket, not the keyboard: keys by hand, one head, no decay."""
     head = TargetAttentionHead(
@@ -240,19 +225,6 @@ def test_the_candidate_decides_which_purchase_counts() -> None:
     history = HistoryRepresentation(states, keys, values)
     parts = head.contributions(history, candidates, torch.tensor([2]))
     assert parts.flatten().tolist() == pytest.approx([0.75 * 8.0, 0.25 * 4.0])
-
-
-def test_contributions_are_weights_times_values() -> None:
-    head = make_head(2, "items", "average", 0)
-    states, lengths = torch.randn(3, 5, DIM, dtype=torch.float64), torch.tensor([5, 1, 3])
-    history = head.represent_history(states, states)
-    candidates = head.represent_candidates(torch.randn(6, DIM, dtype=torch.float64))
-    (_, keys, values), (_, queries, value_queries) = history, candidates
-    age = (lengths[:, None] - 1 - torch.arange(5))[:, None, :, None]
-    logits = keys @ queries.mT - head.decays[:, None, None] * age  # [B, H, L, C]
-    weights = logits.masked_fill(age < 0, -math.inf).softmax(dim=2)
-    expected = (weights * (values @ value_queries.mT)).sum(dim=1)
-    assert torch.allclose(head.contributions(history, candidates, lengths), expected)
 
 
 def test_chunks_are_larger_on_a_gpu() -> None:

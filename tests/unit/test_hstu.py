@@ -10,9 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.config import HSTUConfig, parse_experiment
-from recsys.errors import InputError
-from recsys.model.build import build_model
 from recsys.model.embeddings import NoPositions
 from recsys.model.encoder import TimesRead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, time_buckets
@@ -116,12 +113,6 @@ def test_buckets_by_hand() -> None:
     ]
 
 
-@given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_longer_gaps_are_in_no_lower_bucket(one: int, other: int) -> None:
-    low, high = time_buckets(torch.tensor(sorted((one, other)))).tolist()
-    assert 0 <= low <= high <= 128
-
-
 def encoder(times: TimesRead) -> HSTUEncoder:
     torch.manual_seed(2)
     blocks = [HSTUBlock(4, 1, 9, 0.0, timed=times != "none") for _ in range(2)]
@@ -165,17 +156,3 @@ def test_the_request_gap_of_a_middle_position_is_the_time_to_its_target() -> Non
     for length in range(1, 5):
         short = stack(embedded[:, :length], torch.tensor([length]), times[:, : length + 1])
         assert torch.allclose(short[0, -1], states[0, length - 1], rtol=0, atol=1e-12)
-
-
-def test_settings_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="3 does not divide 8"):
-        HSTUBlock(8, 3, 5, 0.0, timed=False)
-    with pytest.raises(InputError, match=r"model.num_heads: .*must divide embedding_dim, 8"):
-        parse_experiment({"model": {"kind": "hstu", "embedding_dim": 8, "num_heads": 3}})
-
-
-@pytest.mark.parametrize("times", ["none", "past"])
-def test_only_timed_blocks_have_a_bias_for_time(times: TimesRead) -> None:
-    model = build_model(HSTUConfig(kind="hstu", times=times), num_items=5)
-    names = {name.split(".")[-1] for name, _ in model.named_parameters()}
-    assert ("time_bias" in names) == (times == "past")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import polars as pl
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,8 +16,6 @@ from recsys.config import (
     TargetAttention,
     TrainingConfig,
 )
-from recsys.data.features.encoders import Encoders, FeatureEncoder
-from recsys.inference.catalogue import Catalogue
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.models import ModelInputs, NextItemModel
@@ -188,20 +184,3 @@ def test_more_items_than_rows() -> None:
     scores = model.head.score_last(last, represented)
     assert scores.shape == (1, 5)
     assert math.isfinite(scores.sum().item())
-
-
-@pytest.mark.parametrize("feature", ["brand", {"kind": "number", "column": "price"}])
-def test_features_of_one_kind_only(feature: str | dict[str, str]) -> None:
-    """No numbers, or no categories."""
-    items = pl.DataFrame({"item_id": [1, 2, 3], "brand": ["x", "y", "x"], "price": [1, 2, 3]})
-    config = NextItemConfig.model_validate({"embedding_dim": 8, "item_features": [feature]})
-    encoders = Encoders(FeatureEncoder.fit("item", config.item_features, items))
-    model = Catalogue.read(3, encoders, items).new_model(config, np.array([0, 1, 1, 0]))
-    embeddings = model.items
-    assert isinstance(embeddings, ItemEmbeddings)
-    table = embeddings.table()
-    assert torch.equal(table[:3], embeddings.weight[:3])
-    assert not table[3].any()
-    table.square().sum().backward()
-    learns = [weight.grad is not None and weight.grad.any() for weight in embeddings.parameters()]
-    assert sum(map(bool, learns)) == 2

@@ -20,7 +20,6 @@ from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end
 from recsys.model.models import MaskedItemModel, ModelInputs
 from recsys.training.loop import train
-from recsys.training.losses.full_catalogue import SeenItems
 
 ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
@@ -92,61 +91,6 @@ def test_a_state_depends_on_items_before_and_after_but_not_on_its_own() -> None:
         changed[0, position] = 11
         (moved, *_), _ = model.teacher_forced(ModelInputs(changed, lengths), targets)
         assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
-
-
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_encode_last_is_the_state_of_the_full_pass(positions: str) -> None:
-    """Even for a history of the greatest length, after which the mask token is appended."""
-    model = make_model(positions).eval()
-    longest = [5, 3, 7, 1, 2, 4, 6, 8, 9, 10, 11, 12]
-    items, lengths = torch.tensor([longest, [6] + 11 * [0]]), torch.tensor([12, 1])
-    inputs = ModelInputs(items, lengths)
-    (full, *_), (last, *_) = model(inputs), model.encode_last(inputs)
-    assert full.shape == (2, 1, 8)
-    torch.testing.assert_close(last, full[:, 0], rtol=0, atol=1e-6)
-
-
-def test_the_states_are_those_of_the_masked_positions_in_order() -> None:
-    model = make_model()
-    items = torch.tensor([[5, 0, 7, 0], [0, 6, 0, 0]])
-    lengths, targets = torch.tensor([4, 2]), torch.tensor([[1, 2], [3, 0]])
-    (states, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    full = model.encoder(model._embedded(items, lengths), lengths)
-    assert torch.equal(states[0], full[0, [1, 3]])
-    assert torch.equal(states[1, 0], full[1, 0])
-
-
-def test_visible_items_count_as_seen_before_every_target() -> None:
-    _, seen = make_model().teacher_forced(
-        ModelInputs(torch.tensor([[5, 0, 7, 0]]), torch.tensor([4])), torch.tensor([[1, 2]])
-    )
-    visible = [set(row) - {0} for row in SeenItems.up_to(seen, 2).before(slice(None))[0].tolist()]
-    assert visible == [{5, 7}, {5, 7}]
-
-
-def test_scoring_predicts_the_item_after_the_last() -> None:
-    """The state equals that of a training sequence of which only the last item is masked."""
-    model = make_model()
-    items, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
-    candidates = model.head.represent_candidates(model.items.weight)
-    scores = model.head.score_last(model.encode_last(ModelInputs(items, lengths)), candidates)
-    masked = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
-    (states, *_), _ = model.teacher_forced(
-        ModelInputs(masked, lengths + 1), torch.tensor([[1], [1]])
-    )
-    torch.testing.assert_close(scores, states[:, 0] @ model.items.weight.T)
-
-
-@given(st.lists(st.integers(1, ITEMS), min_size=1, max_size=10), st.integers(1, 2))
-def test_padding_and_other_rows_change_nothing(row: list[int], extra: int) -> None:
-    model = make_model()
-    lengths = torch.tensor([len(row)])
-    single = model(ModelInputs(torch.tensor([row]), lengths))[0][0, -1]
-    batch = torch.zeros(2, len(row) + extra, dtype=torch.int64)
-    batch[0, : len(row)] = torch.tensor(row)
-    batch[1] = 3
-    together = model(ModelInputs(batch, torch.tensor([len(row), len(row) + extra])))[0][0, 0]
-    torch.testing.assert_close(together, single)
 
 
 def make_experiment() -> Experiment:

@@ -30,7 +30,6 @@ from recsys.training.losses.sampled import (
     SampledLoss,
     UniformNegatives,
     binary_cross_entropy,
-    calibrated_weight,
     mask_negatives,
     sampled_softmax,
 )
@@ -103,14 +102,6 @@ def test_the_gradients_are_those_of_autograd(
     torch.testing.assert_close((of_target, negatives), gradients)
 
 
-def test_the_weight_is_the_published_beta() -> None:
-    """β = a (t (1 - 1/a) + 1/a), a = k / (I - 1): gSASRec on ML-1M, k 256, t 0.75."""
-    alpha = 256 / 3415
-    published = alpha * (0.75 * (1 - 1 / alpha) + 1 / alpha)
-    assert calibrated_weight(256, 3416, 0.75) == pytest.approx(published)
-    assert calibrated_weight(256, 3416, 0.0) == 1
-
-
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("exclude_seen", [True, False])
 def test_all_items_as_negatives_give_full_cross_entropy(
@@ -154,17 +145,6 @@ def test_the_last_chunk_has_few_sizes() -> None:
     padded = [objectives._padded_count(count, 1227) for count in counts]
     assert len({size % 1227 for size in padded}) == 20
     assert all(0 <= size - count < 64 for count, size in zip(counts, padded, strict=True))
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_target_scores_are_the_diagonal_of_all_scores(head: DotProduct | TargetAttention) -> None:
-    model, (items, lengths, targets) = make_model(head), make_batch()
-    history = model(ModelInputs(items, lengths))
-    every = model.head.logits(history, model.head.represent_candidates(model.items.weight))
-    paired = model.head.score_targets(
-        history, model.head.represent_candidates(model.items(targets))
-    )
-    torch.testing.assert_close(paired, every.gather(-1, targets[..., None])[..., 0])
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -270,19 +250,6 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     rows = set(gradient.coalesce().indices()[0].tolist())
     assert {3, 7, 9, 1, 10} <= rows
     assert len(rows - {3, 7, 9, 1, 10}) <= 2
-
-
-def test_a_process_without_targets_draws_negatives() -> None:
-    """Its draw is compared with no target, but must not fail."""
-    draw = InBatchNegatives(torch.tensor([9, 1, 4, 2]), 5)
-    negatives = draw(torch.zeros(1, 3, dtype=torch.int64))
-    assert negatives.items.tolist() == [2] * 5
-
-
-def test_uniform_draws_say_exactly_how_often_an_item_comes() -> None:
-    negatives = UniformNegatives(ITEMS, 4)(make_batch()[2])
-    assert negatives.log_expected is not None
-    assert negatives.log_expected.tolist() == pytest.approx([math.log(4 / ITEMS)] * 4)
 
 
 def test_what_nobody_bought_is_not_drawn_at_the_edge_either(

@@ -94,45 +94,6 @@ def test_a_state_depends_on_all_tokens_before_it_and_on_none_after(
     assert differs[:, position + 1 :].all()
 
 
-@settings(max_examples=40, deadline=None)
-@given(seeds, variants, st.integers(1, 6), st.integers(0, 6), st.integers(0, 3))
-def test_padding_and_other_rows_change_nothing(
-    seed: int, variant: dict[str, object], length: int, extra: int, more: int
-) -> None:
-    """Neither a wider batch, nor other rows in it, nor longer targets in them."""
-    model = make_model(seed, **variant)
-    items, targets = draw(2, length + extra), draw(2, 4 + more)
-    items[0, length:], targets[0, 4:] = 0, 0
-    (single, *_), _ = model.teacher_forced(
-        ModelInputs(items[:1, :length], torch.tensor([length])), targets[:1, :4]
-    )
-    lengths = torch.tensor([length, length + extra])
-    (together, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    assert close(together[0, :4], single[0])
-    first, *_ = model(ModelInputs(items, lengths))
-    assert close(first[0, 0], single[0, 0])
-    prefix = model.decode(model.encode(items, lengths), targets[:, :2])
-    assert close(prefix[0], together[0, :3])
-
-
-@settings(max_examples=30, deadline=None)
-@given(seeds, variants, st.integers(1, 6), st.data())
-def test_every_item_of_the_history_is_read_by_every_state(
-    seed: int, variant: dict[str, object], length: int, data: st.DataObject
-) -> None:
-    model = make_model(seed, **variant)
-    items, lengths, targets = draw(1, length), torch.tensor([length]), draw(1, 3)
-    position = data.draw(st.integers(0, length - 1))
-    others = items.clone()
-    others[:, position] = changed(items[:, position])
-    (before, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    (after, *_), _ = model.teacher_forced(ModelInputs(others, lengths), targets)
-    assert ((before - after).abs().amax(-1) > 1e-9).all()
-    if variant["num_encoder_blocks"]:  # and the encoder looks both ways
-        one, other = model.encode(items, lengths), model.encode(others, lengths)
-        assert ((one.states - other.states).abs().amax(-1) > 1e-9).all()
-
-
 def test_the_items_seen_before_each_target() -> None:
     model = make_model(0)
     items, lengths = torch.tensor([[5, 3, 0], [6, 2, 4]]), torch.tensor([2, 3])
@@ -174,18 +135,6 @@ def test_encoder_decoder_and_head_share_one_table() -> None:
     assert tables[0].grad is not None
     reached = [token for token in range(ITEMS + 1) if tables[0].grad[token].any()]
     assert reached == [1, 2, 3, 4]
-
-
-def test_padding_stays_zero_in_training() -> None:
-    model = make_model(0)
-    items, lengths = torch.tensor([[1, 2, 0], [3, 4, 5]]), torch.tensor([2, 3])
-    (states, *_), _ = model.teacher_forced(
-        ModelInputs(items, lengths), torch.tensor([[3, 0, 0], [1, 2, 6]])
-    )
-    states.square().sum().backward()
-    assert model.items.weight.grad is not None
-    assert not model.items.weight.grad[0].any()
-    assert not fresh_model().items.weight[0].any()
 
 
 def test_weights_are_initialised_by_xaviers_rule() -> None:

@@ -1,0 +1,321 @@
+"""The encoder's parts by their published formulas; the stacks are torch's Transformer."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recsys.config import parse_experiment
+from recsys.errors import InputError
+from recsys.model.attention import MultiHeadAttention, RotaryPositions, causal_mask, padding_mask
+from recsys.model.build import build_model
+from recsys.model.embeddings import LearnedPositions, SinusoidalPositions, positions_from_end
+from recsys.model.encoder import BlockSettings, CausalFilter, Dropout, Encoder, EncoderBlock
+from recsys.model.models import ModelInputs
+from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, EncodedHistory
+
+DIM, FEED_FORWARD = 6, 10
+
+
+def test_dropout_keeps_its_share_and_its_mean() -> None:
+    torch.manual_seed(0)
+    dropout = Dropout(0.25)
+    x = torch.ones(400, 501, requires_grad=True)
+    y = dropout(x)
+    assert (y == 0).double().mean().item() == pytest.approx(0.25, abs=0.005)
+    assert y.mean().item() == pytest.approx(1, abs=0.01)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach())
+    assert dropout.eval()(x) is x
+    with pytest.raises(ValueError, match="dropout"):
+        Dropout(1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 199), st.integers(1, 33), st.data())
+def test_both_published_formulas(position: int, dim: int, data: st.DataObject) -> None:
+    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i + 1) = cos(p / 10000^(2i/D)), D odd or even."""
+    feature = data.draw(st.integers(0, dim - 1))
+    angle = position / 10_000 ** (2 * (feature // 2) / dim)
+    found = SinusoidalPositions(200, dim)(torch.tensor([position]))[0, feature]
+    assert found.item() == pytest.approx([math.sin, math.cos][feature % 2](angle), abs=1e-6)
+
+
+def test_learned_positions_are_rows_of_a_table() -> None:
+    positions = LearnedPositions(5, 3)
+    (table,) = positions.parameters()
+    assert table.shape == (5, 3)
+    grid = torch.tensor([[4, 0], [4, 2]])
+    assert torch.equal(positions(grid), table[grid])
+    positions(grid).sum().backward()
+    assert table.grad is not None
+    assert table.grad[:, 0].tolist() == [1, 0, 1, 0, 2]
+    with pytest.raises(IndexError):
+        positions(torch.tensor([5]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 3))
+def test_positions_count_from_the_last_item(lengths: list[int], extra: int) -> None:
+    width = max(lengths) + extra
+    found = positions_from_end(torch.tensor(lengths), width)
+    assert found.shape == (len(lengths), width)
+    for row, length in zip(found.tolist(), lengths, strict=True):
+        assert row == [*reversed(range(length)), *([0] * (width - length))]
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+def test_order_matters_but_without_positions_only_by_causality(heads: int, positions: str) -> None:
+    """One block without positions: the last state reads the earlier items as a bag."""
+    sizes = {"embedding_dim": 8, "num_blocks": 1, "num_heads": heads, "positions": positions}
+    config = parse_experiment({"model": {**sizes, "head": {"kind": "dot_product"}}}).model
+    torch.manual_seed(1)
+    model = build_model(config, 20).double().eval()
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.4)
+    items, lengths = torch.tensor([[3, 5, 7, 9], [7, 3, 5, 9]]), torch.tensor([4, 4])
+    first, second = model(ModelInputs(items, lengths)).states[:, -1]
+    assert ((first - second).abs().max() < 1e-12) == (positions == "none")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(0, 999))
+def test_the_filter_by_its_formula(window: int, length: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    causal_filter = CausalFilter(3, window).double()
+    x, beta = torch.randn(2, length, 3, dtype=torch.float64), causal_filter.beta.detach()
+    for now in range(length):
+        low = torch.zeros(2, 3, dtype=torch.float64)
+        for ago in range(min(window // 2, now) + 1):
+            angle = 2 * math.pi * ago / window
+            weight = (1 + 2 * math.cos(angle) + 2 * math.cos(2 * angle)) / window
+            low += weight * x[:, now - ago]
+        expected = low + beta**2 * (x[:, now] - low)
+        torch.testing.assert_close(causal_filter(x)[:, now], expected, rtol=0, atol=1e-6)
+
+
+def test_a_block_mixes_the_normed_filter_and_the_normed_attention() -> None:
+    torch.manual_seed(0)
+    common = BlockSettings(8, 2, 12, 0.0, norm="post", filtered=True)
+    block, x = EncoderBlock(common).double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    assert block.filter is not None
+    attended = F.layer_norm(x + block.attention(x, causal=True), (8,))
+    filtered = F.layer_norm(x + block.filter(x), (8,))
+    mixed = 0.7 * filtered + 0.3 * attended
+    expected = F.layer_norm(mixed + block.feed_forward(mixed), (8,))
+    torch.testing.assert_close(block(x, causal=True), expected, rtol=0, atol=1e-10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**16), st.sampled_from([1, 2, 3]), st.integers(1, 6))
+def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) -> None:
+    """x + sigmoid(W x) ⊙ sublayer(norm(x)): torch's attention, then a SwiGLU network."""
+    torch.manual_seed(seed)
+    dim, wide = 6, 10
+    common = BlockSettings(dim, heads, wide, 0.0, norm="gated", activation="swiglu")
+    block = EncoderBlock(common).double()
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=0.5)
+    attention = nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
+    ours = block.attention.state_dict()
+    names = {"in_proj_": "query_key_value.", "out_proj.": "output."}
+    attention.load_state_dict(
+        {
+            theirs: ours[name]
+            for theirs in attention.state_dict()
+            for part, own in names.items()
+            if (name := theirs.replace(part, own)) in ours
+        }
+    )
+    x = torch.randn(2, length, dim, dtype=torch.float64)
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    part = {name: dict(module.named_parameters()) for name, module in block.named_children()}
+    norm, gate = part["attention_norm"], torch.sigmoid
+    y = F.layer_norm(x, (dim,), norm["weight"], norm["bias"])
+    attended, _ = attention(y, y, y, attn_mask=future)
+    x1 = x + gate(x @ norm["gate.weight"].T + norm["gate.bias"]) * attended
+    norm, network = part["feed_forward_norm"], part["feed_forward"]
+    y = F.layer_norm(x1, (dim,), norm["weight"], norm["bias"])
+    swish, linear = (y @ network["gate_input.weight"].T).split(wide, dim=-1)
+    hidden = swish * torch.sigmoid(swish) * linear
+    expected = x1 + gate(x1 @ norm["gate.weight"].T + norm["gate.bias"]) * (
+        hidden @ network["output.weight"].T
+    )
+    assert torch.allclose(block(x, causal=True), expected, rtol=0, atol=1e-10)
+    assert set(network) == {"gate_input.weight", "output.weight"}  # no biases
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 20), st.data())
+def test_rotary_positions_by_the_published_matrix(
+    half: int, length: int, data: st.DataObject
+) -> None:
+    """R_p x: features 2i, 2i + 1 as a complex number, times exp(i p / 10000^(2i/d))."""
+    place = data.draw(st.integers(0, length - 1))
+    torch.manual_seed(length)
+    x = torch.randn(2, length, 2 * half, dtype=torch.float64)
+    found = RotaryPositions(20, 2 * half).double()(x)
+    for row in range(2):
+        for pair in range(half):
+            number = complex(*x[row, place, 2 * pair : 2 * pair + 2].tolist())
+            angle = place / 10_000 ** (2 * pair / (2 * half))
+            turned = number * complex(math.cos(angle), math.sin(angle))
+            expected = pytest.approx([turned.real, turned.imag], abs=1e-6)
+            assert found[row, place, 2 * pair : 2 * pair + 2].tolist() == expected
+
+
+def test_rotary_attention_depends_on_distances_only() -> None:
+    """The same items three positions later have the same weights among them."""
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(8, 2, rotary=RotaryPositions(12, 4)).double()
+    x = torch.randn(1, 5, 8, dtype=torch.float64)
+    far = torch.cat([torch.randn(1, 3, 8, dtype=torch.float64), x], dim=1)
+    near, shifted = layer.weights(x), layer.weights(far)[:, :, 3:, 3:]
+    shifted = shifted / shifted.sum(dim=-1, keepdim=True)
+    assert torch.allclose(near, shifted, rtol=0, atol=1e-6)
+    attended = layer.weights(x, causal=True) @ layer.keys_values(x)[1]  # values do not turn
+    assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
+    with torch.no_grad():  # the fused kernel
+        assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
+    plain = MultiHeadAttention(8, 2).double()
+    plain.load_state_dict(layer.state_dict())  # rotary positions have nothing to store
+    assert not torch.allclose(near, plain.weights(x), rtol=0, atol=1e-3)
+
+
+def test_rotary_positions_rotate_pairs() -> None:
+    with pytest.raises(ValueError, match="3 is odd"):
+        RotaryPositions(5, 3)
+    narrow = {"embedding_dim": 6, "num_heads": 2, "positions": "rotary"}
+    with pytest.raises(InputError, match=r"model.positions: .*heads have 3"):
+        parse_experiment({"model": narrow})
+    with pytest.raises(InputError, match=r"model.positions: .*'learned' or 'sinusoidal'"):
+        parse_experiment({"model": {"kind": "sequence_to_sequence", "positions": "rotary"}})
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=1e-10)
+
+
+class NoPositions(nn.Module):
+    """torch leaves positions to others."""
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return torch.zeros(*positions.shape, DIM, dtype=torch.float64)
+
+
+def torch_name(ours: str) -> str:
+    """The name in `nn.Transformer` of a parameter of our stacks."""
+    last_norm = "norm2" if ours.startswith("encoder") else "norm3"
+    for name, theirs in {
+        ".blocks.": ".layers.",
+        ".attention.": ".self_attn.",
+        ".cross_attention.": ".multihead_attn.",
+        "query_key_value.": "in_proj_",
+        ".output.": ".out_proj.",
+        "feed_forward.0": "linear1",
+        "feed_forward.2": "linear2",
+        "attention_norm": "norm1",
+        "cross_norm": "norm2",
+        "feed_forward_norm": last_norm,
+    }.items():
+        ours = ours.replace(name, theirs)
+    return ours
+
+
+def twins(
+    norm: Literal["pre", "post"], activation: Literal["gelu", "relu"], heads: int, layers: int
+) -> tuple[nn.ModuleDict, nn.Transformer]:
+    """Our stacks and torch's, with the same random weights."""
+    common = BlockSettings(
+        DIM,
+        heads,
+        FEED_FORWARD,
+        dropout=0.0,
+        norm=norm,
+        activation=activation,
+    )
+    encoder_blocks = [EncoderBlock(common) for _ in range(layers)]
+    decoder_blocks = [DecoderBlock(common) for _ in range(layers)]
+    encoder = Encoder(NoPositions(), encoder_blocks, DIM, 0.0, causal=False)
+    decoder = Decoder(NoPositions(), decoder_blocks, DIM, 0.0)
+    ours = nn.ModuleDict({"encoder": encoder, "decoder": decoder}).double()
+    for weight in ours.parameters():
+        nn.init.normal_(weight, std=0.5)
+    theirs = nn.Transformer(
+        DIM,
+        heads,
+        layers,
+        layers,
+        FEED_FORWARD,
+        dropout=0.0,
+        activation=activation,
+        batch_first=True,
+        norm_first=norm == "pre",
+        dtype=torch.float64,
+    )
+    theirs.load_state_dict({torch_name(name): w for name, w in ours.state_dict().items()})
+    return ours, theirs
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    heads=st.sampled_from([1, 2, 3]),
+    layers=st.integers(1, 2),
+    histories=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    generated=st.integers(1, 6),
+)
+def test_the_transformer_equals_torch(
+    norm: Literal["pre", "post"],
+    activation: Literal["gelu", "relu"],
+    seed: int,
+    heads: int,
+    layers: int,
+    histories: list[int],
+    generated: int,
+) -> None:
+    """Encoder states, output, and gradients to both inputs and every parameter, with all masks."""
+    torch.manual_seed(seed)
+    ours, theirs = twins(norm, activation, heads, layers)
+    lengths, width = torch.tensor(histories), max(histories)
+    source = torch.randn(len(lengths), width, DIM, dtype=torch.float64, requires_grad=True)
+    target = torch.randn(len(lengths), generated, DIM, dtype=torch.float64, requires_grad=True)
+    read = padding_mask(lengths, width)
+    real_targets = padding_mask(torch.randint(1, generated + 1, lengths.shape), generated)
+
+    encoded = ours["encoder"](source, lengths)
+    found = ours["decoder"](target, EncodedHistory(encoded, read[:, None, None]))
+    their_encoded = theirs.encoder(source, src_key_padding_mask=~read)
+    expected = theirs(
+        source,
+        target,
+        tgt_mask=~causal_mask(generated),
+        src_key_padding_mask=~read,
+        tgt_key_padding_mask=~real_targets,  # ours needs only causality: right padding
+        memory_key_padding_mask=~read,
+    )
+    assert close(encoded[read], their_encoded[read])
+    assert close(found[real_targets], expected[real_targets])
+
+    direction = torch.randn_like(found) * real_targets[:, :, None]
+    names, weights = zip(*ours.named_parameters(), strict=True)
+    our_gradients = torch.autograd.grad((found * direction).sum(), [source, target, *weights])
+    their_weights = [theirs.get_parameter(torch_name(name)) for name in names]
+    their_gradients = torch.autograd.grad(
+        (expected * direction).sum(), [source, target, *their_weights]
+    )
+    for name, one, other in zip(
+        ["source", "target", *names], our_gradients, their_gradients, strict=True
+    ):
+        assert close(one, other), name
