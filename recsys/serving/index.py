@@ -26,7 +26,7 @@ from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.held_out import for_evaluation
+from recsys.serving.calibration import for_evaluation
 
 _LISTS = "lists.safetensors"
 STATES = 64 << 20
