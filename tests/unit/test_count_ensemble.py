@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.config import DotProduct, Experiment, TargetAttention, parse_experiment
+from recsys.config import DotProduct, TargetAttention, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
@@ -175,22 +175,6 @@ def test_counts_of_weight_0_leave_the_model_unchanged(
     assert explain(both, ["hat"], "boots").equals(explain(alone, ["hat"], "boots"))
 
 
-def test_counts_and_a_dot_product_are_explained_together(
-    tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    """The counts by their terms, the dot product by removal: no purchase's share leaves it out."""
-    given = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 0.7)
-    both, alone = with_and_without(given, tiny_dataset, tmp_path)
-    history = ["hat", "socks"]
-    mine, models = (explain(one, history, "boots") for one in (both, alone))
-    tokens = both.vocabulary.encode(pl.Series(history))
-    counts = given.contributions(tokens, both.vocabulary.encode(pl.Series(["boots"])).item())
-    expected = models["contribution"].to_numpy() + counts
-    assert mine["contribution"].to_list() == pytest.approx(expected.tolist(), abs=1e-5)
-    score = Recommender(both).score([history], ["boots"])["score"].item()
-    assert mine["contribution"].sum() + mine["rest"][0] == pytest.approx(score, abs=1e-5)
-
-
 def test_several_targets_of_one_history() -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     known = Histories.from_lists([[1], [4, 1]])
@@ -209,14 +193,6 @@ def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert (loaded.weight, loaded.repeat_weight) == (given.weight, given.repeat_weight)
     assert loaded.counts.settings == given.counts.settings
     assert torch.equal(loaded.counts.score(HISTORIES), given.counts.score(HISTORIES))
-
-
-@pytest.mark.parametrize("content", [b"", b"no tensors here, and long enough to be read"])
-def test_a_file_that_is_no_count_ensemble_is_named(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "count_ensemble.safetensors"
-    file.write_bytes(content)
-    with pytest.raises(InputError, match=r"count_ensemble\.safetensors: cannot be read as a count"):
-        CountEnsemble.load(file)
 
 
 def forged(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -267,7 +243,7 @@ def test_weights_of_counts_are_finite(tmp_path: Path) -> None:
         CountEnsemble.load(file)
 
 
-@pytest.mark.parametrize("kind", ["masked_item", "factorisation_machine", "hstu"])
+@pytest.mark.parametrize("kind", ["factorisation_machine", "hstu"])
 def test_the_count_ensemble_of_any_ranking_model_is_explained(
     kind: str, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
@@ -352,8 +328,3 @@ def test_a_run_saves_the_ensemble_and_the_metrics_without_it(
 def test_a_generating_model_refuses_a_count_ensemble() -> None:
     with pytest.raises(InputError, match="count_ensemble: not supported by a model that generates"):
         parse_experiment({"model": {"kind": "sequence_to_sequence"}, "count_ensemble": {}})
-
-
-def test_the_family_distinguishes_runs_with_a_count_ensemble() -> None:
-    assert Experiment().family == "target_attention"
-    assert parse_experiment({"count_ensemble": {}}).family == "target_attention + counts"

@@ -138,11 +138,6 @@ def test_only_allowed_items_are_found_and_more_lists_are_read_for_them() -> None
     assert (sorted(one[:2].tolist()), one[2:].tolist()) == ([7, 5_000], [0, 0])
 
 
-def test_one_item_is_a_catalogue() -> None:
-    index = ItemIndex.build(np.ones((1, 4), dtype=np.float32))
-    assert index.find(np.ones((2, 4), dtype=np.float32), 1).tolist() == [[1], [1]]
-
-
 def test_torch_and_faiss_work_side_by_side_in_threads() -> None:
     """Each has an OpenMP of its own; a server searches in a thread that is not the first."""
     items, queries = vectors(5_000), vectors(64)
@@ -239,27 +234,6 @@ def test_users_for_whom_too_few_items_are_found_get_exact_answers(
     assert found[1].all()
 
 
-def test_few_allowed_items_are_all_scored(
-    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    bundle = bundle_of("dot_product")
-    exact = Recommender(bundle, dataset)
-    indexed = replace(exact, index=index_of(bundle, tmp_path / "index", 1))
-    allow = [3, 5, 8, 13]
-    one, two = (model.recommend(k=4, allow=allow) for model in (exact, indexed))
-    assert_frame_equal(two, one, abs_tol=1e-4)
-
-
-def test_k_is_checked_as_without_an_index(
-    bundle_of: Callable[[str], ModelBundle], tmp_path: Path
-) -> None:
-    bundle = bundle_of("dot_product")
-    model = replace(Recommender(bundle), index=index_of(bundle, tmp_path / "index", 1))
-    with pytest.raises(InputError, match="k=401: must be from 1 to 400"):
-        model.recommend([[1]], k=401)
-    assert len(model.recommend([[1]], k=400, seen="allow")) == 400
-
-
 # --- What it cannot search -----------------------------------------------------------------------
 
 
@@ -295,15 +269,6 @@ def test_target_attention_needs_the_number_of_items_to_rank(
 
 
 # --- The folder ----------------------------------------------------------------------------------
-
-
-def test_a_saved_index_is_the_same(bundle_of: Callable[[str], ModelBundle], tmp_path: Path) -> None:
-    bundle = bundle_of("dot_product")
-    made = index_of(bundle, tmp_path / "index", 3)
-    opened = BundleIndex.open(str(tmp_path / "index"), bundle)
-    assert opened.items.probes == 3
-    queries = vectors(20)
-    assert opened.items.find(queries, 9).tolist() == made.items.find(queries, 9).tolist()
 
 
 def test_a_foreign_or_damaged_index_is_refused_in_one_line(
@@ -356,16 +321,6 @@ def test_lists_that_do_not_fit_the_model_are_refused_whatever_their_checksum(
     manifest.model_copy(update={"files": sealed}).write(path)
     with pytest.raises(InputError, match="lists.safetensors: (does not fit|cannot be read)"):
         BundleIndex.open(path, bundle)
-
-
-def test_another_folder_is_not_overwritten(
-    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("years")
-    with pytest.raises(InputError, match="exists and is left alone"):
-        make_index(bundle_of("dot_product"), dataset, tmp_path / "mine")
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
 
 
 def test_no_more_lists_are_read_than_the_recall_takes(

@@ -1,17 +1,18 @@
-"""Metrics of ranks, against hand-computed values and scikit-learn."""
+"""Metrics of ranks: against trec_eval and by hand; their means and intervals."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
-from hypothesis import given
+import pytrec_eval
+import torch
 from hypothesis import strategies as st
-from sklearn.metrics import (  # type: ignore[import-untyped]
-    label_ranking_average_precision_score,
-    ndcg_score,
-    top_k_accuracy_score,
-)
+from numpy.typing import NDArray
 
+from recsys.data.histories import Histories
+from recsys.data.holdout import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.metrics import (
     bootstrap_means,
@@ -20,40 +21,11 @@ from recsys.evaluation.metrics import (
     summarise,
     user_means,
 )
+from recsys.evaluation.tables import RankTable, evaluate
+from recsys.inference.ranking import Ties
 
 RANKS = np.array([1, 2, 3, 11, 100])
 ranks_of_eight = st.lists(st.integers(1, 8), min_size=1, max_size=20).map(np.array)
-
-
-def test_hand_computed() -> None:
-    assert metric_values(RANKS, "recall_at_2").tolist() == [1, 1, 0, 0, 0]
-    assert metric_values(RANKS, "ndcg_at_10").tolist() == pytest.approx(
-        [1, 0.6309297535714575, 0.5, 0, 0]
-    )
-    assert metric_values(RANKS, "mrr").tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 11, 1 / 100])
-
-
-@given(ranks_of_eight, st.integers(1, 8))
-def test_parity_with_scikit_learn(ranks: np.ndarray, k: int) -> None:
-    # Item 0 is the target; scores put rank - 1 of the seven others above it.
-    scores = np.zeros((len(ranks), 8))
-    scores[:, 1:] = np.where(np.arange(1, 8) < ranks[:, None], 1, -1) * np.arange(1, 8)
-    relevant = np.zeros((len(ranks), 8))
-    relevant[:, 0] = 1
-    labels = np.zeros(len(ranks), dtype=int)
-    assert metric_values(ranks, f"ndcg_at_{k}").mean() == pytest.approx(
-        ndcg_score(relevant, scores, k=k)
-    )
-    assert metric_values(ranks, "mrr").mean() == pytest.approx(
-        label_ranking_average_precision_score(relevant, scores)
-    )
-    if k < 8:  # scikit-learn warns that k = 8 of 8 is always 1
-        accuracy = top_k_accuracy_score(labels, scores, k=k, labels=np.arange(8))
-        assert metric_values(ranks, f"recall_at_{k}").mean() == pytest.approx(accuracy)
-
-
-def test_values_by_name() -> None:
-    assert metric_values(RANKS, "mrr_at_3").tolist() == pytest.approx([1, 1 / 2, 1 / 3, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -78,17 +50,6 @@ def test_summary_of_no_ranks_is_an_error() -> None:
         summarise(np.array([], dtype=np.int64), np.array([], dtype=np.int64), ["mrr"])
 
 
-def test_summary_of_equal_ranks_has_no_width() -> None:
-    summary = summarise(np.full(50, 2), np.arange(50), ["recall_at_10"])
-    assert summary == {"recall_at_10": (1.0, 1.0, 1.0)}
-
-
-def test_summary_is_deterministic_and_ignores_the_order() -> None:
-    ranks = np.random.default_rng(1).integers(1, 500, 1_000)
-    users, names = np.arange(1_000), metric_names((5, 10))
-    assert summarise(ranks, users, names) == summarise(np.sort(ranks), users, names)
-
-
 def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
     ranks = np.random.default_rng(2).geometric(0.02, 20_000)
     values = metric_values(ranks, "ndcg_at_10")
@@ -96,16 +57,6 @@ def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
     interval = summarise(ranks, np.arange(len(ranks)), ["ndcg_at_10"])["ndcg_at_10"]
     assert interval.low == pytest.approx(values.mean() - half, abs=0.1 * half)
     assert interval.high == pytest.approx(values.mean() + half, abs=0.1 * half)
-
-
-def test_interval_covers_the_truth_about_95_times_in_100() -> None:
-    generator = np.random.default_rng(3)
-    covered = 0
-    for _ in range(200):
-        ranks = generator.integers(1, 51, 400)  # recall@10 is 0.2 in truth
-        interval = summarise(ranks, np.arange(400), ["recall_at_10"])["recall_at_10"]
-        covered += interval.low <= 0.2 <= interval.high
-    assert 180 <= covered <= 199
 
 
 def test_a_user_of_several_targets_counts_once() -> None:
@@ -133,3 +84,123 @@ def test_bootstrap_in_chunks_is_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -
     whole = bootstrap_means(values, counts, np.random.default_rng(0))
     monkeypatch.setattr("recsys.evaluation.metrics._DRAWS_AT_ONCE", 30)
     assert bootstrap_means(values, counts, np.random.default_rng(0)) == whole
+
+
+USERS, ITEMS = 60, 30
+TREC = {
+    "recall_at_{}": "recall_{}",
+    "hit_rate_at_{}": "success_{}",
+    "precision_at_{}": "P_{}",
+    "ndcg_at_{}": "ndcg_cut_{}",
+    "map_at_{}": "map_cut_{}",
+}
+METRICS = [*TREC, "mrr_at_{}"]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Scores [U, I + 1], whatever the histories; row by row, in the order of the histories."""
+
+    scores: NDArray[np.float32]
+
+    @property
+    def num_items(self) -> int:
+        return int(self.scores.shape[1]) - 1
+
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        assert candidates is None
+        # Each history is the number of its user, in marks of item 1.
+        return torch.from_numpy(self.scores[histories.lengths])
+
+
+def rank(
+    scores: NDArray[np.float32], relevant: NDArray[np.bool_], ties: Ties = "item_id"
+) -> RankTable:
+    users, columns = np.nonzero(relevant)
+    histories = Histories.from_lists([[1] * user for user in users.tolist()])
+    each = np.arange(len(users))
+    holdout = Holdout(users, (columns + 1).astype(np.int32), each, each, histories, dropped=0)
+    padded = np.insert(scores, 0, -np.inf, axis=1)
+    return evaluate(Fixed(padded), holdout, "test", "allow", ties)
+
+
+def draw(seed: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Scores with many ties, and one to six targets of each user."""
+    generator = np.random.default_rng(seed)
+    scores = generator.integers(0, 8, (USERS, ITEMS)).astype(np.float32)
+    chances = generator.random((USERS, ITEMS)).argsort(axis=1)
+    return scores, chances < generator.integers(1, 7, (USERS, 1))
+
+
+def apart(scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The same order, ties broken by item: peers order ties each in a way of its own."""
+    return scores.astype(np.float64) * ITEMS - np.arange(ITEMS)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 10, ITEMS])
+def test_parity_with_trec_eval(k: int) -> None:
+    scores, relevant = draw(k)
+    qrel = {
+        str(user): {str(item): 1 for item in np.flatnonzero(row)}
+        for user, row in enumerate(relevant)
+    }
+    run = {
+        str(user): {str(item): float(score) for item, score in enumerate(row)}
+        for user, row in enumerate(apart(scores))
+    }
+    names = {ours.format(k): theirs.format(k) for ours, theirs in TREC.items()}
+    measures = {"recip_rank"} | {f"{name.rpartition('_')[0]}.{k}" for name in names.values()}
+    found = pytrec_eval.RelevanceEvaluator(qrel, measures).evaluate(run)
+    table = rank(scores, relevant)
+    for ours, theirs in {**names, "mrr": "recip_rank"}.items():
+        expected = [found[str(user)][theirs] for user in range(USERS)]
+        np.testing.assert_allclose(table.values(ours), expected, rtol=0, atol=1e-9, err_msg=ours)
+    # trec_eval has no cut-off for it: the k best alone are handed over.
+    best = {
+        user: dict(sorted(row.items(), key=lambda pair: -pair[1])[:k]) for user, row in run.items()
+    }
+    cut = pytrec_eval.RelevanceEvaluator(qrel, {"recip_rank"}).evaluate(best)
+    expected = [cut[str(user)]["recip_rank"] for user in range(USERS)]
+    np.testing.assert_allclose(table.values(f"mrr_at_{k}"), expected, rtol=0, atol=1e-9)
+
+
+def test_by_hand() -> None:
+    # Targets at places 2, 3 and 7 of one list; at place 1 of another.
+    scores = np.array([[9, 8, 7, 6, 5, 4, 3], [9, 8, 7, 6, 5, 4, 3]], dtype=np.float32)
+    relevant = np.array([[0, 1, 1, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0, 0]], dtype=bool)
+    table = rank(scores, relevant)
+    ideal = 1 + 1 / np.log2(3) + 1 / 2
+    expected = {
+        "recall_at_5": 2 / 3,
+        "hit_rate_at_5": 1,
+        "hit_rate_at_1": 0,
+        "precision_at_5": 2 / 5,
+        "ndcg_at_5": (1 / np.log2(3) + 1 / 2) / ideal,
+        "ndcg_at_2": (1 / np.log2(3)) / (1 + 1 / np.log2(3)),
+        "map_at_5": (1 / 2 + 2 / 3) / 3,
+        "map_at_7": (1 / 2 + 2 / 3 + 3 / 7) / 3,
+        "mrr": 1 / 2,
+        "mrr_at_1": 0,
+    }
+    for name, value in expected.items():
+        one, other = table.values(name)
+        assert one == pytest.approx(value), name
+        assert other == pytest.approx(1 / 5 if name == "precision_at_5" else 1), name
+
+
+@pytest.mark.parametrize("k", [1, 5, ITEMS])
+@pytest.mark.parametrize("name", METRICS)
+def test_a_constant_scorer_is_at_chance_or_below(name: str, k: int) -> None:
+    generator = np.random.default_rng(5)
+    _, relevant = draw(5)
+    metric = name.format(k)
+    constant = rank(np.ones((USERS, ITEMS), dtype=np.float32), relevant, "against_target")
+    chance = np.mean(
+        [
+            rank(generator.random((USERS, ITEMS), dtype=np.float32), relevant).values(metric).mean()
+            for _ in range(30)
+        ]
+    )
+    assert constant.values(metric).mean() <= chance + 1e-12

@@ -84,27 +84,6 @@ def brute_force(
     return 1 + sorted(items, key=lambda i: (-scores[i - 1], last[i], i)).index(target)
 
 
-def test_rank_counts_better_and_equal_items() -> None:
-    scores = table([5, 3, 3, 1], [5, 3, 3, 1], [5, 3, 3, 1])
-    ranks = rank_targets(scores, Histories.from_lists([[], [], []]), targets(1, 2, 3), "allow")
-    assert ranks.tolist() == [1, 3, 3]
-
-
-def test_equal_scores_by_item_id() -> None:
-    scores = table([5, 3, 3, 1], [5, 3, 3, 1])
-    histories = Histories.from_lists([[], []])
-    assert rank_targets(scores, histories, targets(2, 3), "allow", "item_id").tolist() == [2, 3]
-
-
-def test_seen_items_are_not_ranked() -> None:
-    histories = Histories.from_lists([[1, 1, 2], [1, 1, 2]])
-    wanted = targets(4, 3)
-    filtered = rank_targets(table([9, 8, 7, 6], [9, 8, 7, 6]), histories, wanted, "filter")
-    allowed = rank_targets(table([9, 8, 7, 6], [9, 8, 7, 6]), histories, wanted, "allow")
-    assert filtered.tolist() == [2, 1]
-    assert allowed.tolist() == [4, 3]
-
-
 @pytest.mark.parametrize("ties", ["against_target", "item_id"])
 def test_a_target_that_cannot_be_recommended_is_credited_by_no_metric(ties: Ties) -> None:
     repeat, ruled_out = Histories.from_lists([[2]]), table([1, -np.inf, 1])
@@ -172,16 +151,6 @@ def test_top_k_is_the_sorted_catalogue(case: Case, seen: Seen) -> None:
             assert values[b].tolist() == [scores[b, i - 1] for i in expected] + [-np.inf] * padding
 
 
-@given(cases(), st.sampled_from(["filter", "allow"]))
-def test_top_k_and_ranks_agree(case: Case, seen: Seen) -> None:
-    scores, histories, wanted = case
-    ranks = rank_targets(TableScorer(scores), histories, wanted, seen, "item_id")
-    items, _ = top_k(TableScorer(scores), histories, scores.shape[1], seen)
-    for b, rank in enumerate(ranks):
-        found = np.flatnonzero(items[b] == wanted[b]).tolist()
-        assert found == ([] if rank == NEVER else [rank - 1])
-
-
 def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     scores = generator.integers(0, 5, (23, 9)).astype(np.float32)
@@ -197,21 +166,6 @@ def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     again, again_values = top_k(TableScorer(scores), histories, 4, "filter")
     assert again.tolist() == best.tolist()
     assert again_values.tolist() == values.tolist()
-
-
-def test_the_scorers_own_tensor_is_unchanged() -> None:
-    class Cached:
-        num_items = 3
-        scores = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
-
-        def score(
-            self, histories: Histories, candidates: NDArray[np.int32] | None = None
-        ) -> torch.Tensor:
-            return self.scores
-
-    cached = Cached()
-    rank_targets(cached, Histories.from_lists([[3]]), targets(1), "filter")
-    assert cached.scores.tolist() == [[0.0, 1.0, 2.0, 3.0]]
 
 
 def test_no_users() -> None:

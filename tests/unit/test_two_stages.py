@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -48,29 +47,6 @@ def test_retrieved_items_have_the_rankers_scores_and_others_none() -> None:
     own = stages.score(histories, np.array([[2, 3], [4, 0]], dtype=np.int32))
     assert own.tolist() == [[2, never], [4, never]]
     assert stages.num_items == 4
-
-
-def test_of_equal_scores_the_smaller_items_are_retrieved() -> None:
-    stages = two_stages([[5, 1, 5, 5]], [[1, 9, 2, 3]], 2)
-    items, scores = top_k(stages, Histories.from_lists([[]]), 3, "filter")
-    assert items.tolist() == [[3, 1, 0]]
-    assert scores.tolist() == [[2, 1, -math.inf]]
-
-
-@pytest.mark.parametrize(("seen", "expected"), [("filter", [3, 4]), ("allow", [1, 2])])
-def test_seen_items_are_not_retrieved_unless_they_are_allowed(
-    seen: Seen, expected: list[int]
-) -> None:
-    stages = two_stages([[9, 8, 7, 6]], [[1, 1, 1, 1]], 2, seen)
-    items, _ = top_k(stages, Histories.from_lists([[1, 2, 1]]), 2, seen)
-    assert items.tolist() == [expected]
-
-
-def test_fewer_items_may_be_left_than_are_retrieved() -> None:
-    stages = two_stages([[9, 8, 7]], [[1, 2, 3]], 2)
-    never = -math.inf
-    assert stages.score(Histories.from_lists([[1, 3]])).tolist() == [[never, never, 2, never]]
-    assert stages.score(Histories.from_lists([[1, 2, 3]])).tolist() == [[never] * 4]
 
 
 @st.composite
@@ -158,18 +134,6 @@ def test_retrieving_the_catalogue_is_ranking_it(
     two = recommender.recommend(histories, k=5, seen=seen, retrieve=retrieve)
     assert_frame_equal(two, one, abs_tol=1e-5)
     assert set(two["source"]) == {"model", "popularity"}
-
-
-def test_few_are_ranked_in_full(tiny_bundle: ModelBundle) -> None:
-    recommender, history = Recommender(tiny_bundle), ["hat"]
-    full = recommender.recommend([history], k=5, seen="allow")
-    retriever = tiny_bundle.retriever.score(Histories.from_lists([[3]]))[0, 1:]
-    best = tiny_bundle.vocabulary.decode(np.array([1 + int(retriever.argmax())])).to_list()
-    (one,) = recommender.recommend([history], k=1, seen="allow", retrieve=1).to_dicts()
-    (same,) = full.filter(pl.col("item_id").is_in(best)).to_dicts()
-    assert one["item_id"] == same["item_id"]
-    assert one["score"] == pytest.approx(same["score"], abs=1e-5)
-    assert one["rank"] == 1
 
 
 def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:
