@@ -117,7 +117,7 @@ class ModelScorer:
         """
         with evaluating(self._model):
             if candidates is None:
-                scores = self.score_shared(histories, self._catalogue())
+                scores = self._scores_of_shared(histories, self._catalogue())
                 scores[:, PAD] = -torch.inf
                 return scores
             tokens = torch.from_numpy(candidates.astype(np.int64)).to(self._device)
@@ -125,7 +125,7 @@ class ModelScorer:
             if many and self._trained:
                 self._catalogue()  # it is kept, and the candidates are picked from it
             if len(candidates) and (candidates == candidates[0]).all():
-                scores = self.score_shared(histories, self._represented(tokens[0]))
+                scores = self._scores_of_shared(histories, self._represented(tokens[0]))
             elif many:
                 return self.score(histories).gather(1, tokens)
             else:
@@ -147,7 +147,8 @@ class ModelScorer:
         values = np.empty((len(histories), k), dtype=np.float32)
         with evaluating(self._model):
             catalogue = self._catalogue()
-            if self._searched is None and self._kept is not None and self._is_dot_product:
+            plain = isinstance(self._head, DotProductHead) and self._device.type == "cpu"
+            if self._searched is None and self._kept is not None and plain:
                 self._searched = ProductSearch(catalogue[0])
             batches = self._batches(histories)
             most = _JOINED if self._head.kv_source is None else 1
@@ -163,24 +164,13 @@ class ModelScorer:
                 items[rows], values[rows] = best
         return items, values
 
-    @property
-    def _is_dot_product(self) -> bool:
-        """Whether scores are dot products and no more, on the CPU."""
-        return isinstance(self._head, DotProductHead) and self._device.type == "cpu"
-
-    @torch.inference_mode()
-    def score_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
-        """Return the scores [B, C] of C represented items, the same for all histories.
-
-        Raises:
-            ValueError: see `score`.
-        """
+    def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
+        """Scores [B, C] of histories, all with the same represented items."""
         scores = torch.empty(len(histories), items[0].shape[-2], device=self._device)
-        with evaluating(self._model):
-            for rows, batch in self._batches(histories):
-                indices = torch.from_numpy(rows).to(self._device)
-                for columns, part in self._blocks(self._encode_last(batch), items):
-                    scores[indices, columns] = part
+        for rows, batch in self._batches(histories):
+            indices = torch.from_numpy(rows).to(self._device)
+            for columns, part in self._blocks(self._encode_last(batch), items):
+                scores[indices, columns] = part
         return scores
 
     @torch.inference_mode()
@@ -190,28 +180,11 @@ class ModelScorer:
         Raises:
             ValueError: see `score`.
         """
-        states = torch.empty(len(histories), 0, device=self._device)
         with evaluating(self._model):
-            for rows, batch in self._batches(histories, len(histories)):
-                state = self._encode_last(batch)[0]
-                if not states.shape[1]:
-                    states = state.new_empty(len(histories), state.shape[1])
-                states[torch.from_numpy(rows).to(self._device)] = state
-        return states
-
-    def _read(self, histories: Histories) -> Histories:
-        """Return what the model reads of histories.
-
-        Raises:
-            ValueError: one is empty, or the times of the requests are missing.
-        """
-        recent = histories.latest(self._max_sequence_length)
-        if not recent.lengths.all():
-            empty = recent.lengths.argmin()
-            raise ValueError(f"history {empty} is empty: the model needs one item")
-        if self._model.times == "request" and recent.request_times is None:
-            raise ValueError("the model reads the time of the request: give `request_times`")
-        return recent
+            batches = list(self._batches(histories, len(histories)))
+            states = torch.cat([self._encode_last(batch)[0] for _, batch in batches])
+        order = np.concatenate([rows for rows, _ in batches]).argsort()
+        return states[torch.from_numpy(order).to(self._device)]
 
     @torch.inference_mode()
     def vectors(self) -> Tensor:
@@ -261,8 +234,16 @@ class ModelScorer:
         """Yield the rows of histories that go through the model together, and what it reads.
 
         At most so many rows; if None, as many as may have the scores of all items.
+
+        Raises:
+            ValueError: one is empty, or the times of the requests are missing.
         """
-        recent = self._read(histories)
+        recent = histories.latest(self._max_sequence_length)
+        if not recent.lengths.all():
+            empty = recent.lengths.argmin()
+            raise ValueError(f"history {empty} is empty: the model needs one item")
+        if self._model.times == "request" and recent.request_times is None:
+            raise ValueError("the model reads the time of the request: give `request_times`")
         most = users_per_batch(self.num_items) if most is None else most
         for rows in batches_of_similar_length(recent.lengths, self._step.tokens, most):
             yield rows, recent.take(rows)
