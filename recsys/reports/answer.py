@@ -10,7 +10,7 @@ import polars as pl
 from recsys.baselines.tuned import BASELINES
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable
-from recsys.reports.comparison_page import RankedRun, by_merit, headline
+from recsys.reports.comparison_charts import RankedRun, by_merit, headline
 from recsys.reports.statistics import ALPHA, PairedResult, holm
 from recsys.reports.tables import Comparison, decimals, heading, with_interval
 from recsys.tracking.artifacts import ANSWER

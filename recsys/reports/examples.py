@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
@@ -22,11 +21,8 @@ from recsys.serving.explain import explain_items
 from recsys.serving.histories import UserHistories
 from recsys.serving.recommender import Recommender
 
-_LIST = 10
-_NEWEST = 6
-"""The number of items of a history that are shown."""
-_REASONS = 2
-"""The number of reasons that are shown."""
+_LIST, _NEWEST, _REASONS = 10, 6, 2
+"""The numbers of items that are shown: of a list, of a history, and of reasons for an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +40,17 @@ class NamedItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
-    """An item of the history that speaks for a recommendation."""
-
-    item: NamedItem
-    share: float
-    """Its part of all that the history adds or takes, 0 to 1; see `recsys.serving.explain`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Recommended:
     """An item of a list."""
 
-    rank: int
     item: NamedItem
     held_out: bool
     """Is it what the user took next?"""
     in_history: bool
     """Does the history hold it?"""
-    reasons: tuple[Reason, ...]
-    """The largest reasons first; empty for models whose scores have no parts."""
+    reasons: tuple[tuple[NamedItem, float], ...]
+    """Items of the history that speak for it, each with its part of all that the history adds or
+    takes, 0 to 1 (`recsys.serving.explain`), the largest first; empty if it cannot be explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +64,12 @@ class UserExample:
     held_out: NamedItem
     """What the user took next, which the model did not see."""
     recommended: tuple[Recommended, ...]
+    """The best first."""
 
     @property
     def rank(self) -> int | None:
         """The place of the held-out item in the list; None if it is not there."""
-        return next((each.rank for each in self.recommended if each.held_out), None)
+        return next((n for n, entry in enumerate(self.recommended, 1) if entry.held_out), None)
 
 
 def examples_of(
@@ -130,64 +118,38 @@ def _example(
     history = UserHistories(
         dataset.user_ids.gather(user), histories, np.zeros(1, dtype=np.int64), np.arange(length)
     )
-    at = None
-    if bundle.times == "request":
-        at = int(dataset.timestamps[holdout.positions[row]])
-    k = min(_LIST, bundle.num_items)
-    best: pl.DataFrame = recommender.recommend(history, k=k, at=at)
-    ids = bundle.vocabulary.decode(histories.items).to_list()
-    (held_out,) = _decoded(bundle, holdout.targets[row : row + 1])
-    owned = set(ids)
-    items = best["item_id"].to_list()
-    reasons = _reasons(bundle, history, items, at, names)
+    at = int(dataset.timestamps[holdout.positions[row]]) if bundle.times == "request" else None
+    best: pl.DataFrame = recommender.recommend(history, k=min(_LIST, bundle.num_items), at=at)
+    items, ids = best["item_id"].to_list(), bundle.vocabulary.decode(histories.items).to_list()
+    held_out = bundle.vocabulary.decode(holdout.targets[row : row + 1]).to_list()[0]
+    try:
+        explained = explain_items(bundle, history, items, at=at)
+    except InputError:  # no item of the history is known
+        explained = None
+    recommended = []
+    for number, item in enumerate(items):
+        reasons = () if explained is None else _largest(explained[number])
+        named = tuple((names[reason], share) for reason, share in reasons)
+        recommended.append(Recommended(names[item], item == held_out, item in ids, named))
     return UserExample(
         user_id=str(history.user_ids[0]),
         newest=tuple(names[item] for item in ids[::-1][:_NEWEST]),
         history_length=length,
         held_out=names[held_out],
-        recommended=tuple(
-            Recommended(
-                rank=rank,
-                item=names[item],
-                held_out=item == held_out,
-                in_history=item in owned,
-                reasons=why,
-            )
-            for item, rank, why in zip(items, best["rank"].to_list(), reasons, strict=True)
-        ),
+        recommended=tuple(recommended),
     )
 
 
-def _reasons(
-    bundle: ModelBundle,
-    history: UserHistories,
-    items: Sequence[Any],
-    at: int | None,
-    names: Mapping[Any, NamedItem],
-) -> list[tuple[Reason, ...]]:
-    """Return the largest reasons for each item; none of a history without any known item."""
-    try:
-        explained = explain_items(bundle, history, items, at=at)
-    except InputError:
-        return [()] * len(items)
-    reasons = []
-    for parts in explained:
-        of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
-        best = of_items.filter(pl.col("share") > 0).sort("share", descending=True).head(_REASONS)
-        reasons.append(tuple(Reason(names[item], float(share)) for item, share in best.iter_rows()))
-    return reasons
-
-
-def _decoded(bundle: ModelBundle, tokens: NDArray[np.int32]) -> list[Any]:
-    return bundle.vocabulary.decode(tokens).to_list()
+def _largest(parts: pl.DataFrame) -> Sequence[tuple[Any, float]]:
+    """Return the items of a history with the largest shares of an explanation."""
+    of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
+    positive = of_items.filter(pl.col("share") > 0).sort("share", descending=True)
+    return positive.head(_REASONS).rows()
 
 
 def _names(bundle: ModelBundle) -> dict[Any, NamedItem]:
     """Return the items of the catalogue by their ids."""
     table, columns = bundle.item_table, bundle.name_columns
     ids = table["item_id"].to_list()
-    texts = table[columns[0]].to_list() if columns else [None] * len(ids)
-    return {
-        item: NamedItem(str(item), "" if text is None else str(text))
-        for item, text in zip(ids, texts, strict=True)
-    }
+    texts = table[columns[0]].cast(pl.String).fill_null("") if columns else [""] * len(ids)
+    return {item: NamedItem(str(item), text) for item, text in zip(ids, texts, strict=True)}

@@ -20,16 +20,15 @@ from recsys.reports.charts import (
     new_axes,
     styles_by_merit,
 )
-from recsys.reports.comparison_page import (
+from recsys.reports.comparison_charts import (
     Curves,
-    audit_rows,
     draw_curves,
     draw_differences,
     draw_intervals,
     draw_segments,
     drawn,
-    every_number,
 )
+from recsys.reports.comparison_page import audit_rows, every_number
 from recsys.reports.examples import UserExample
 from recsys.reports.log_summary import LogSummary, log_charts
 from recsys.reports.pages import Cell, render

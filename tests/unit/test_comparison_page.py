@@ -21,13 +21,8 @@ from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.experiments.baselines import fit_baseline
 from recsys.reports.comparison import compare
-from recsys.reports.comparison_page import (
-    by_merit,
-    comparison_latex,
-    draw_intervals,
-    headline,
-    write_comparison_report,
-)
+from recsys.reports.comparison_charts import by_merit, draw_intervals, headline
+from recsys.reports.comparison_page import comparison_latex, write_comparison_report
 from recsys.reports.statistics import ModelRuns
 from recsys.reports.tables import Comparison
 from recsys.shop.simulation import make_shop

@@ -398,7 +398,7 @@ def test_examples_are_what_the_model_recommends(
     reasons = recommender.explain(["boots", "gloves", "hat"], "jacket")
     best = reasons.sort("share", descending=True).filter(pl.col("share") > 0)
     found = next(one.reasons for one in ann.recommended if one.held_out)
-    assert [reason.item.item_id for reason in found] == best["item_id"].to_list()[:2]
+    assert [item.item_id for item, _ in found] == best["item_id"].to_list()[:2]
 
 
 def test_a_model_without_parts_has_reasons_by_removal(
