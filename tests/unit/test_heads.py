@@ -157,6 +157,10 @@ def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict
     last = head.score_last(head.select_last(history, lengths), candidates)
     every = head.logits(history, candidates)
     assert torch.allclose(last, last_states(every, lengths), rtol=0, atol=1e-9)
+    targets = torch.randint(shape["candidates"], (batch, length))
+    of_targets = head.score_targets(history, head.represent_candidates(embeddings[targets]))
+    expected = every.gather(-1, targets[..., None])[..., 0]
+    assert torch.allclose(of_targets, expected, rtol=0, atol=1e-9)
 
     parts = head.contributions(history, candidates, lengths)
     dot = last_states(states, lengths) @ embeddings.T
