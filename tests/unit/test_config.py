@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from recsys.cli import app
 from recsys.config import (
     DataConfig,
     DotProduct,
@@ -12,27 +15,34 @@ from recsys.config import (
     NextItemConfig,
     TargetAttention,
     TrainingConfig,
+    continued,
     dump_experiment,
+    find_config,
     flatten,
     load_experiment,
+    load_search,
+    load_suite,
     parse_experiment,
+    preset_by_part,
+    presets,
 )
 from recsys.errors import InputError
 
-CONFIGS = [
-    path
-    for path in sorted(Path(__file__).parents[2].glob("configs/*.yaml"))
-    if not path.stem.startswith(("suite", "tune"))  # they have tests of their own
-]
+FOLDER = Path(__file__).parents[2] / "configs"
+CONFIGS = [path for path in FOLDER.glob("*.yaml") if not path.stem.startswith(("suite", "tune"))]
+
+
+def refusal(tree: dict[str, Any], *overrides: str) -> str:
+    """The message on a wrong experiment, which is one line."""
+    with pytest.raises(InputError) as caught:
+        parse_experiment(tree, overrides, origin="mine.yaml")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_shipped_config_loads_and_is_named_after_its_file(path: Path) -> None:
     assert load_experiment(path).name == path.stem
-
-
-def test_there_are_shipped_configs() -> None:
-    assert {"shop", "ml-1m", "amazon-beauty"} <= {path.stem for path in CONFIGS}
 
 
 def test_a_dumped_experiment_loads_as_itself(tmp_path: Path) -> None:
@@ -47,7 +57,6 @@ def test_a_dumped_experiment_loads_as_itself(tmp_path: Path) -> None:
     [
         ({"num_heads": 3, "half_life": [2, 50]}, [2, 10, 50]),
         ({"num_heads": 2, "half_life": 5}, [5, 5]),
-        ({"num_heads": 1, "half_life": 5}, [5]),
         ({"num_heads": 1}, [2]),
         ({}, [2, 50]),
     ],
@@ -58,12 +67,6 @@ def test_half_lives_are_geometrically_spaced_over_the_heads(
     attention = TargetAttention.model_validate(head)
     assert attention.half_lives == pytest.approx(half_lives)
     assert TargetAttention.model_validate(attention.model_dump(mode="json")) == attention
-
-
-def test_a_single_head_refuses_a_range_of_half_lives() -> None:
-    tree = {"model": {"head": {"kind": "target_attention", "num_heads": 1, "half_life": [2, 20]}}}
-    with pytest.raises(InputError, match=r"half_life: must be one number where num_heads is 1"):
-        parse_experiment(tree)
 
 
 def test_an_experiment_takes_the_data_settings_of_a_dataset_unless_it_sets_others() -> None:
@@ -78,13 +81,15 @@ def test_an_experiment_takes_the_data_settings_of_a_dataset_unless_it_sets_other
 
 def test_overrides_are_yaml_and_reach_nested_fields() -> None:
     experiment = parse_experiment(
-        {"model": {"dropout": 0.5}},
-        ["model.dropout=0.1", "training.learning_rate=1e-4", "evaluation.cutoffs=[3, 7]"],
+        {"model": {"dropout": 0.5}, "training": {"loss": "gbce"}},
+        ["model.dropout=0.1", "training.learning_rate=1e-4", "training.loss.calibration=0.5"],
     )
-    assert flatten(experiment)["model.dropout"] == 0.1
-    assert experiment.training.learning_rate == 1e-4
-    assert experiment.evaluation.cutoffs == (3, 7)
-    assert flatten(experiment)["training.learning_rate"] == 1e-4
+    settings = flatten(experiment)
+    assert settings["model.dropout"] == 0.1
+    assert settings["training.learning_rate"] == 1e-4
+    assert settings["training.loss.calibration"] == 0.5
+    assert settings["training.loss.num_negatives"] == 1024
+    assert flatten(Experiment())["training.loss"] == "cross_entropy"
 
 
 @pytest.mark.parametrize(
@@ -96,114 +101,119 @@ def test_overrides_are_yaml_and_reach_nested_fields() -> None:
         ("model.dropout=2", "model.dropout: input should be less than 1, not 2"),
         ("model.dropout", "write it as key=value"),
         ("seed.x=1", "seed has no fields"),
-        ("training.max_epochs=0", "training.max_epochs"),
-        (
-            "model.num_heads=3",
-            "model.num_heads: must divide embedding_dim, 64, not 3",
-        ),
+        ("model.num_heads=3", "model.num_heads: must divide embedding_dim, 64, not 3"),
         ("model.head.half_life=[0, 5]", "half_life.0: input should be greater than 0"),
+        (
+            "model.head={kind: target_attention, num_heads: 1, half_life: [2, 20]}",
+            "half_life: must be one number where num_heads is 1",
+        ),
         ("name=../elsewhere", "name: string should match pattern"),
+        ("training.loss=softmax", "training.loss: the kind must be"),
+        ("training.loss={kind: bce, calibration: 0.5}", "training.loss.calibration: unknown key"),
+        ("training.loss={}", "needs a kind, one of 'cross_entropy', 'sampled_softmax', 'bce', 'g"),
+        ("model.head={num_heads: 2}", "model.head: needs a kind, one of 'target_attention', 'dot"),
+        ("model.item_features=[{kind: vector, colum: x}]", "item_features.0.colum: unknown key"),
     ],
 )
 def test_wrong_settings_name_their_full_path(override: str, message: str) -> None:
     tree = {"seed": 1, "model": {"head": {"kind": "target_attention"}}}
-    with pytest.raises(InputError) as caught:
-        parse_experiment(tree, [override])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(tree, override)
 
 
-def test_all_wrong_settings_are_reported_together() -> None:
-    with pytest.raises(InputError, match=r"seed.*model\.num_heads"):
-        parse_experiment({"seed": -1, "model": {"num_heads": 0}})
-
-
-def test_unreadable_configs_name_the_file(tmp_path: Path) -> None:
-    for name, text in (("list.yaml", "- 1"), ("broken.yaml", "a: [")):
-        (tmp_path / name).write_text(text)
-        with pytest.raises(InputError, match=name):
-            load_experiment(tmp_path / name)
-    with pytest.raises(InputError, match=r"absent\.yaml"):
-        load_experiment(tmp_path / "absent.yaml")
-
-
-def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("training: {learning_rate: 1e-3, weight_decay: 2E-2}")
-    training = load_experiment(tmp_path / "c.yaml").training
-    assert (training.learning_rate, training.weight_decay) == (0.001, 0.02)
-
-
-def test_defaults_are_a_valid_experiment() -> None:
-    assert Experiment().model.family == "target_attention"
-
-
-def test_a_loss_is_its_kind_or_a_section() -> None:
-    assert parse_experiment({}).training.loss.kind == "cross_entropy"
-    short = parse_experiment({"training": {"loss": "gbce"}}, ["training.loss.calibration=0.5"])
-    full = {"kind": "gbce", "num_negatives": 1024, "negatives": "uniform", "calibration": 0.5}
-    assert short.model_dump()["training"]["loss"] == full
-    assert Experiment().model_dump()["training"]["loss"] == "cross_entropy"
-
-
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"loss": "softmax"}, "training.loss: the kind must be"),
-        ({"loss": {"kind": "bce", "calibration": 0.5}}, "training.loss.calibration: unknown key"),
-        ({"label_smoothing": 0.1}, "training.label_smoothing: unknown key"),
-    ],
-)
-def test_wrong_losses_are_refused(training: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_experiment({"training": training})
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        (
-            {"model": {"head": {"num_heads": 2}}},
-            "model.head: needs a kind, one of 'target_attention', 'dot_product'",
-        ),
-        (
-            {"training": {"loss": {}}},
-            "training.loss: needs a kind, one of 'cross_entropy', 'sampled_softmax', 'bce', 'gbce'",
-        ),
-    ],
-)
-def test_a_section_without_its_kind_is_told_the_kinds(
-    tree: dict[str, object], message: str
-) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_experiment(tree, origin="mine.yaml")
-    assert str(caught.value).startswith(f"mine.yaml: {message}")
-    assert "\n" not in str(caught.value)
-
-
-def test_what_an_override_breaks_is_not_blamed_on_the_file() -> None:
+def test_all_wrong_settings_are_reported_together_each_with_what_set_it() -> None:
     overrides = ["model.dropuot=0.1", "training.patience=3"]
-    with pytest.raises(InputError) as caught:
-        parse_experiment({"seed": -1}, overrides, "mine.yaml")
-    assert str(caught.value) == (
+    assert refusal({"seed": -1}, *overrides) == (
         "mine.yaml: seed: input should be greater than or equal to 0, not -1; "
         "--set model.dropuot=0.1: model.dropuot: unknown key; did you mean 'dropout'?"
     )
 
 
-def test_an_experiment_is_made_of_plain_keyword_arguments() -> None:
+def test_an_experiment_is_made_of_plain_keyword_arguments_and_refused_in_one_line() -> None:
     fields: dict[str, Any] = {
         "name": "mine",
         "model": {"kind": "next_item", "head": {"kind": "dot_product"}},
         "training": {"max_epochs": 5, "loss": "bce"},
     }
     assert Experiment(**fields) == parse_experiment(fields)
-
-
-def test_wrong_keyword_arguments_are_one_line() -> None:
     with pytest.raises(InputError, match=r"^Experiment: sed: unknown key; did you mean 'seed'\?$"):
         Experiment(name="x", sed=1)  # type: ignore[call-arg]
     with pytest.raises(InputError, match=r"^Experiment: model\.dropuot: unknown key; did you mean"):
         Experiment(name="x", model={"dropuot": 0.1})  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^TrainingConfig: batch_tokens: .*, not 0$"):
         TrainingConfig(batch_tokens=0)
+
+
+def test_a_continued_experiment_merges_sections_and_replaces_those_of_another_kind() -> None:
+    model = {"dropout": 0.4, "head": {"kind": "target_attention", "head_dim": 8}}
+    earlier = parse_experiment({"name": "shop-2", "model": model, "data": {"k_core": True}})
+    changes = parse_experiment({"model": {"head": {"kind": "dot_product"}}})
+    later = continued(earlier, "runs/shop-2", changes, ["start.epochs=0.5"])
+    assert later.name == "shop-3"
+    assert later.model == NextItemConfig(dropout=0.4, head=DotProduct())
+    assert later.data == DataConfig()
+    assert later.start is not None
+    assert (later.start.bundle, later.start.epochs) == ("runs/shop-2", 0.5)
+
+
+def test_a_preset_is_loaded_by_name_from_any_folder_and_a_file_of_its_name_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment("ml-1m", ["seed=3"]).data.source == "ml-1m"
+    assert load_suite("suite").name == "suite"
+    assert load_search("tune").trials == 50
+    Path("shop").mkdir()
+    assert find_config("shop") == FOLDER / "shop.yaml"
+    Path("shop").rmdir()
+    Path("shop").write_text("name: mine")
+    assert load_experiment("shop").name == "mine"
+    Path("log.csv").write_text("user_id,item_id,timestamp")
+    assert find_config("log.csv") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sasrec", "sasrec: neither a config file nor a preset; did you mean 'ml-1m-sasrec'?"),
+        ("configs/shopp.yaml", "configs/shopp.yaml: neither a config file nor a preset; did you "),
+        ("zzz.yaml", "zzz.yaml: neither a config file nor a preset; recsys configs lists the"),
+        (".", ".: is a folder: a config is a YAML file or a preset's name"),
+        ("list.yaml", "list.yaml: a config is a mapping of sections, not list"),
+    ],
+)
+def test_an_unknown_or_unreadable_config_is_answered_in_one_line(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.yaml").write_text("- 1")
+    with pytest.raises(InputError) as caught:
+        load_experiment(name)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_words_of_a_name_choose_a_preset_if_no_other_has_them() -> None:
+    assert preset_by_part("sasrec").name == "ml-1m-sasrec"  # not gsasrec, not esasrec
+    assert preset_by_part("ml-1m").name == "ml-1m"
+    with pytest.raises(InputError, match="several have it in their name: amazon-beauty, amazon"):
+        preset_by_part("beauty")
+    with pytest.raises(InputError, match="did you mean 'ml-1m-hstu'"):
+        preset_by_part("ml-1m-hst")
+
+
+def test_the_command_lists_and_shows_presets() -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    rows = {row["name"]: row for row in json.loads(run("configs", "--json"))}
+    assert rows.keys() == {path.stem for path in FOLDER.glob("*.yaml")}
+    assert rows["suite"]["dataset"] == "ml-1m, amazon-beauty, amazon-sports"
+    for preset in presets():
+        assert len(preset.description) > 20, preset.name
+        assert preset.dataset or preset.name == "tune"
+    assert "ml-1m-factorisation-machine" in run("configs")  # not cut off
+    assert run("configs", "show", "sasrec") == (FOLDER / "ml-1m-sasrec.yaml").read_text()
+    (tree,) = json.loads(run("configs", "show", "sasrec", "--json"))
+    assert Experiment.model_validate(tree) == load_experiment("ml-1m-sasrec")
