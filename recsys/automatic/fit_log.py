@@ -105,7 +105,7 @@ def fit_log(
         with phases.timed("page"):
             page = write_page(automatic, dataset, plan.out, shown_command, budget)
         Journal.beside(plan.out, {}).remove()  # not before: a run that is killed here resumes
-    phases.log()
+    logger.debug("time: %s", phases)
     return FittedLog(dataset, automatic, page, budget.spent)
 
 

@@ -81,7 +81,7 @@ def train_model(
     run = fit(experiment, dataset, fresh=fresh, phases=phases)
     with phases.timed("baselines"):
         baselines = simplest_baselines(experiment, dataset)
-    phases.log()
+    logger.debug("time: %s", phases)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     if as_json:
         means = {name: figure.mean for name, figure in run.test.items()}

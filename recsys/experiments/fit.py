@@ -82,8 +82,7 @@ def fit(
             (``runs/NAME`` if None); it is written at the end and replaces that of an earlier run.
         progress: the progress display. If None, a new one is shown.
         fresh: ignore and delete any checkpoint.
-        phases: where the time went before; what the run takes is added. If None, new ones are
-            logged at the end.
+        phases: where the time went before; what the run takes is added.
 
     Raises:
         InputError: the experiment has other data settings than the dataset, the dataset has nothing
@@ -103,12 +102,7 @@ def fit(
             return fit_baseline_bundle(experiment, dataset, out)
     processes.join()
     with sole_use(out, "trains it") if processes.is_first() else nullcontext():
-        if phases is not None:
-            return _fit(experiment, dataset, out, progress, phases, fresh=fresh)
-        phases = Phases()
-        run = _fit(experiment, dataset, out, progress, phases, fresh=fresh)
-    phases.log()
-    return run
+        return _fit(experiment, dataset, out, progress, phases or Phases(), fresh=fresh)
 
 
 def _fit(
@@ -142,7 +136,7 @@ def _fit(
         for path in (out.with_name(name), *members):
             path.unlink(missing_ok=True)
     family, settings = experiment.family, flatten(experiment)
-    latest = next((each for each in reversed(found) if each is not None), None)
+    latest = next((state for state in reversed(found) if state is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
     with (
         keep_results(out),
@@ -152,9 +146,9 @@ def _fit(
         reset_peak_memory()
         started = time.perf_counter() - before
 
-        def save(place: int, state: TrainingState, chosen: Curve | None) -> None:
+        def save(index: int, state: TrainingState, chosen: Curve | None) -> None:
             seconds = time.perf_counter() - started
-            files[place].write(Checkpoint(tracker.run_id, seconds, state, chosen))
+            files[index].write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
         fitted = train(report=tracker.log_epoch, save=save, progress=view)
         processes.leave()
@@ -201,14 +195,13 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
     """
     experiment = with_precision(experiment, fitted.curve.precision)
     tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
-    length, evaluation = experiment.model.max_sequence_length, experiment.evaluation
+    evaluation = experiment.evaluation
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
     with phases.timed("evaluation"):
         final = final_scorer(experiment, dataset, held_out, fitted, progress)
-        count_ensemble, temperature = final.count_ensemble, final.temperature
-        answer = name(final)
+        count_ensemble, answer = final.count_ensemble, name(final)
         if answer is not None:
             tracker.tag(artifacts.ANSWER, answer)
         testing = f"testing {experiment.name}"
@@ -226,7 +219,7 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
             lists = evaluate_model_lists(
                 fitted.model,
                 final.scorer,
-                length,
+                experiment.model.max_sequence_length,
                 dataset,
                 "test",
                 evaluation.seen,
@@ -246,21 +239,32 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
     with phases.timed("bootstrap"):
         _ = results.test_metrics, results.valid_metrics  # both are kept
     seconds = phases.of("training", "validation")
-    parameters = sum(weight.numel() for weight in fitted.model.parameters())
     best_epoch, _ = fitted.curve.validated()
     costs = {
         artifacts.BEST_EPOCH: best_epoch,
         artifacts.FIT_SECONDS: seconds,
-        artifacts.PARAMETERS: parameters,
+        artifacts.PARAMETERS: sum(weight.numel() for weight in fitted.model.parameters()),
     }
     costs |= peak_memory_mib() | phases.metrics()
     if count_ensemble is not None:
         costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
     with phases.timed("writing"):
-        bundle = _write(
-            out, experiment, dataset, fitted, count_ensemble, temperature, results, answer
-        )
+        with new_folder(out) as folder:
+            bundle = ModelBundle.write(
+                folder / artifacts.BUNDLE,
+                fitted.model,
+                experiment,
+                dataset,
+                fitted.trained_on,
+                git_commit(),
+                count_ensemble,
+                fitted.catalogue.encoders,
+                final.temperature,
+                answer,
+            )
+            results.save(folder)
+            draw_learning_curve(fitted.curve, folder / artifacts.LEARNING_CURVE)
         results.log(tracker, out, costs, bundle)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,
@@ -272,34 +276,6 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
         seconds=seconds,
         headline=results.headline,
     )
-
-
-def _write(
-    out: Path,
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    fitted: Fitted,
-    count_ensemble: CountEnsemble | None,
-    temperature: float | None,
-    results: Results,
-    answer: str | None,
-) -> ModelBundle:
-    with new_folder(out) as folder:
-        bundle = ModelBundle.write(
-            folder / artifacts.BUNDLE,
-            fitted.model,
-            experiment,
-            dataset,
-            fitted.trained_on,
-            git_commit(),
-            count_ensemble,
-            fitted.catalogue.encoders,
-            temperature,
-            answer,
-        )
-        results.save(folder)
-        draw_learning_curve(fitted.curve, folder / artifacts.LEARNING_CURVE)
-    return bundle
 
 
 def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:

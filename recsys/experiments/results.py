@@ -28,9 +28,6 @@ from recsys.tracking.tracker import RecordError, Tracker
 
 logger = logging.getLogger(__name__)
 
-_NOTABLE = 0.1
-"""From this share of the time of training on, the line on a phase says how large it is."""
-
 
 @dataclass
 class Phases:
@@ -39,9 +36,8 @@ class Phases:
     >>> phases = Phases()
     >>> phases.add("preparation", 3.0)
     >>> phases.add("training", 100.0)
-    >>> phases.add("validation", 20.0)
     >>> print(phases)
-    preparation 3.0 s, training 100.0 s, validation 20.0 s (20% of training)
+    preparation 3.0 s, training 100.0 s
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -68,21 +64,9 @@ class Phases:
         """Return the seconds as metrics of a run: ``seconds_of/PHASE``."""
         return {f"seconds_of/{name}": seconds for name, seconds in self.seconds.items()}
 
-    def log(self) -> None:
-        """Log one line on all phases."""
-        logger.debug("time: %s", self)
-
     def __str__(self) -> str:
-        """Return the phases on one line; large ones with their share of the training's time."""
-        return ", ".join(
-            f"{name} {each:.1f} s{self._share(name)}" for name, each in self.seconds.items()
-        )
-
-    def _share(self, name: str) -> str:
-        training = self.seconds.get("training", 0.0)
-        if name == "training" or not training or self.seconds[name] < _NOTABLE * training:
-            return ""
-        return f" ({self.seconds[name] / training:.0%} of training)"
+        """Return the phases on one line."""
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
 
 
 def headline_metrics(

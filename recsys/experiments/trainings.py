@@ -250,19 +250,23 @@ def train_all(
             experiment, dataset, catalogue, valid, found[0], report, only, progress, start.warm
         )
     trained: list[Fitted] = []
-    for place, member in enumerate(model.members):
-        before = sum(len(one.curve.epochs) for one in trained)
+    for index, member in enumerate(model.members):
+        before = sum(len(earlier.curve.epochs) for earlier in trained)
+
+        def later(epoch: int, metrics: dict[str, float], before: int = before) -> bool | None:
+            return report(before + epoch, metrics)
+
         fitted = train_and_refit(
-            member_experiment(experiment, member, place),
+            member_experiment(experiment, member, index),
             dataset,
             catalogue,
             valid,
-            found[place],
-            partial(_report_later, report, before),
-            partial(save, place),
+            found[index],
+            later,
+            partial(save, index),
             progress,
         )
-        if fitted.interrupted and place < len(model.members) - 1:
+        if fitted.interrupted and index < len(model.members) - 1:
             raise KeyboardInterrupt  # there is no mean yet: the run resumes from its checkpoints
         trained.append(fitted)
     mean = mean_of(experiment, dataset, catalogue, valid, trained)
@@ -270,7 +274,7 @@ def train_all(
     return mean
 
 
-def member_experiment(experiment: Experiment, member: AveragedMember, place: int) -> Experiment:
+def member_experiment(experiment: Experiment, member: AveragedMember, index: int) -> Experiment:
     """Return the experiment that trains a member of a mean.
 
     Its seed is that of the mean plus its place, so that members of one kind differ.
@@ -278,8 +282,8 @@ def member_experiment(experiment: Experiment, member: AveragedMember, place: int
     changes = member.model_dump(exclude={"model"}, exclude_none=True)
     return experiment.model_copy(
         update={
-            "name": f"{experiment.name}: {member.model.family}, model {place + 1}",
-            "seed": experiment.seed + place,
+            "name": f"{experiment.name}: {member.model.family}, model {index + 1}",
+            "seed": experiment.seed + index,
             "model": member.model,
             "training": experiment.training.model_copy(update=changes),
         }
@@ -305,11 +309,11 @@ def mean_of(
         valid: the validation targets.
         members: the trained models, in the order of the experiment.
     """
-    model = AveragedModel([one.model for one in members]).eval()
+    model = AveragedModel([member.model for member in members]).eval()
     weights = {
-        f"members.{place}.{name}": weight
-        for place, one in enumerate(members)
-        for name, weight in one.curve.best_weights.items()
+        f"members.{index}.{name}": weight
+        for index, member in enumerate(members)
+        for name, weight in member.curve.best_weights.items()
     }
     validated = catalogue.restored_model(experiment.model, dataset.histories("valid"), weights)
     started = time.perf_counter()
@@ -317,7 +321,7 @@ def mean_of(
         validated.to(model.items.weight.device), experiment.model.max_sequence_length, trained=True
     )
     ranks = evaluate(scorer, valid, "valid", experiment.evaluation.seen)
-    epochs = [epoch for one in members for epoch in one.curve.epochs]
+    epochs = [epoch for member in members for epoch in member.curve.epochs]
     epochs.append(
         {
             MONITOR: float(ranks.values("ndcg_at_10").mean()),
@@ -325,8 +329,8 @@ def mean_of(
             "epoch/valid_seconds": time.perf_counter() - started,
         }
     )
-    precisions = {one.curve.precision for one in members}
-    interrupted = any(one.interrupted for one in members)
+    precisions = {member.curve.precision for member in members}
+    interrupted = any(member.interrupted for member in members)
     curve = Curve(
         epochs,
         best_epoch=len(epochs),
@@ -335,14 +339,7 @@ def mean_of(
         precision=precisions.pop() if len(precisions) == 1 else None,
         interrupted=interrupted,
     )
-    refitted = any("valid" in one.trained_on for one in members)
+    refitted = any("valid" in member.trained_on for member in members)
     return Fitted(
         model, ("train", "valid") if refitted else ("train",), curve, interrupted, catalogue
     )
-
-
-def _report_later(
-    report: Report, before: int, epoch: int, metrics: dict[str, float]
-) -> bool | None:
-    """Report an epoch of a member, numbered on from the epochs of the members before it."""
-    return report(before + epoch, metrics)
