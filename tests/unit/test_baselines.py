@@ -99,6 +99,13 @@ def test_pctm_by_hand() -> None:
     np.testing.assert_allclose(scores[:, 1:].numpy(), [first, second], rtol=1e-6)
 
 
+def test_pctm_weights_of_short_histories_sum_to_one() -> None:
+    # One pair only, C = 1: with the whole weight on item 1, the score of item 2 is log 2.
+    model = PCTM.fit(Histories.from_lists([[1, 2]]), 2, PCTMSettings(recent=7, recent_mass=0.3))
+    scores = model.score(Histories.from_lists([[1], [1, 1, 1]]))
+    np.testing.assert_allclose(scores[:, 2].numpy(), np.log(2), rtol=1e-6)
+
+
 def test_transitions_and_repeats_by_hand() -> None:
     train, history = Histories.from_lists([[1, 2, 3], [1, 3]]), Histories.from_lists([[1, 2, 2]])
     settings = PCTMSettings(repeats=0.5)
