@@ -25,6 +25,7 @@ from recsys.experiments.results import Run
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking.tracker import Tracker
+from recsys.training.epochs import EpochRecorder
 from recsys.training.module import TrainingModule
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -187,6 +188,28 @@ def test_killed_during_an_early_decay(dataset: PreparedDataset, store: str, tmp_
     with safe_open(f"{cut}.checkpoint", framework="numpy") as file:
         header = json.loads(file.metadata()["recsys.state"])
     assert header["curve"]["early_decay"][0] <= len(header["curve"]["epochs"]) < 20
+    assert_same(fit(experiment, dataset, cut), expected)
+
+
+@pytest.mark.slow
+def test_killed_in_a_validation(
+    dataset: PreparedDataset, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No state is saved between the last step of an epoch and its validation, which is repeated."""
+    full, cut = tmp_path / "full", tmp_path / "cut"
+    expected = fit(make_experiment(store, full, "next_item"), dataset, full)
+    experiment = make_experiment(store, cut, "next_item")
+
+    def die(self: EpochRecorder, epoch: int, metrics: dict[str, float]) -> None:
+        if epoch == 2:
+            raise Killed
+        validate(self, epoch, metrics)
+
+    validate = EpochRecorder._keep_if_best
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochRecorder, "_keep_if_best", die)
+        with pytest.raises(Killed):
+            fit(experiment, dataset, cut)
     assert_same(fit(experiment, dataset, cut), expected)
 
 
