@@ -12,6 +12,7 @@ import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -255,10 +256,10 @@ def test_an_interrupted_refit_falls_back_to_the_validated_model(
 ) -> None:
     trained: list[dict[str, torch.Tensor]] = []
 
-    def interrupted(*arguments: object) -> object:
+    def interrupted(*arguments: Any, **options: Any) -> object:
         if arguments[3] is None:  # no validation: the refit
             raise KeyboardInterrupt
-        found = train(*arguments)  # type: ignore[arg-type]
+        found = train(*arguments, **options)
         trained.append({name: weight.clone() for name, weight in found[0].state_dict().items()})
         return found
 
