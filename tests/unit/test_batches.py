@@ -159,9 +159,9 @@ def test_shards_partition_the_batches_from_any_start(kind: int) -> None:
     """Each row is in one process; other processes of a batch with one row have no targets."""
     lengths = np.random.default_rng(0).integers(2, 30, size=60).tolist()
     histories = numbered([*lengths, 200])
-    full = kinds(histories, 8, 60, 3)[kind]
+    full = kinds(histories, 8, 20, 3)[kind]
     epochs = [list(full) for _ in range(2)]
-    parts = [ShardedBatches(kinds(histories, 8, 60, 3)[kind], 1, part, 3) for part in range(3)]
+    parts = [ShardedBatches(kinds(histories, 8, 20, 3)[kind], 1, part, 3) for part in range(3)]
     assert {len(part) for part in parts} == {len(epochs[1])}
     for part in parts:
         part.load_state_dict({"batches": 2})
