@@ -44,16 +44,18 @@ def test_an_absurd_learning_rate_ends_in_one_line(
 def test_no_checkpoint_is_written_after_the_loss_was_not_finite(
     tiny_dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run starts where the loss was finite, and succeeds."""
-    train, steps = TrainingModule.training_step, iter(range(100))
+    """Within an epoch neither; the second run starts where the loss was finite, and succeeds."""
+    train = TrainingModule.training_step
 
     def broken(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
         loss = train(self, batch, batch_idx)
-        if next(steps) == 2:
+        if self.current_epoch == 1 and batch_idx == 0:
+            assert not self.trainer.is_last_batch
             self.sums += torch.nan
         return loss
 
-    given = experiment(tmp_path, "training.checkpoint_minutes=0", "name=broken")
+    settings = "training.checkpoint_minutes=0", "training.batch_tokens=1", "name=broken"
+    given = experiment(tmp_path, *settings)
     with monkeypatch.context() as patch:
         patch.setattr(TrainingModule, "training_step", broken)
         with pytest.raises(InputError, match=r"diverged in epoch \d: the loss is nan"):

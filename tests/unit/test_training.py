@@ -195,7 +195,7 @@ def test_exhausted_patience_starts_the_decay_which_ends_the_training(
     assert rates[early.step :] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("patience", "every"), [(5, 1), (4, 1), (2, 3)])
+@pytest.mark.parametrize(("patience", "every"), [(5, 1), (4, 1), (2, 3), (9, 3)])
 def test_no_training_ends_before_the_learning_rate_decays(patience: int, every: int) -> None:
     """It decays over 4 of 10 epochs, from the sixth or earlier, and is validated at the end."""
     experiment = make_experiment(
