@@ -112,7 +112,7 @@ def test_overrides_are_yaml_and_reach_nested_fields() -> None:
         ("training.loss={kind: bce, calibration: 0.5}", "training.loss.calibration: unknown key"),
         ("training.loss={}", "needs a kind, one of 'cross_entropy', 'sampled_softmax', 'bce', 'g"),
         ("model.head={num_heads: 2}", "model.head: needs a kind, one of 'target_attention', 'dot"),
-        ("model.item_features=[{kind: vector, colum: x}]", "item_features.0.colum: unknown key"),
+        ("model.item_features=[{kind: vector, kolumn: x}]", "item_features.0.kolumn: unknown key"),
     ],
 )
 def test_wrong_settings_name_their_full_path(override: str, message: str) -> None:
