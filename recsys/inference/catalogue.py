@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from recsys.config import Experiment, FeatureReaderConfig, ModelConfig, VectorFeature
 from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors, features_of
@@ -76,7 +78,7 @@ class Catalogue:
         Raises:
             InputError: they do not.
         """
-        with torch.device("meta"):  # without memory, and without drawing a number
+        with torch.device("meta"), _NoValues():  # without memory, and without drawing a number
             model = self._build(config, np.zeros(self.num_items + 1, dtype=np.int64))
         parameters = sum(weight.numel() for weight in model.parameters())
         check_memory(
@@ -170,6 +172,16 @@ def empty_model(
     interactions = np.concatenate([[0], item_table["count"].to_numpy()])
     with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
         return catalogue.new_model(experiment.model, interactions).eval()
+
+
+class _NoValues(TorchFunctionMode):
+    """Gives new weights no values: normal ones on the meta device load torch's compiler first."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, unless it draws."""
+        if func in (nn.init.normal_, Tensor.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _has_item_ids(config: ModelConfig) -> bool:

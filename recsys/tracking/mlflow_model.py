@@ -26,8 +26,8 @@ from recsys.tracking.wheel import library_wheel
 LOADER = "recsys.serving.pyfunc"
 """The module that MLflow calls to open a logged bundle."""
 NEEDED = (
-    *("mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "pydantic", "pyyaml", "rich"),
-    *("safetensors", "scikit-learn", "scipy", "torch", "typer"),
+    *("filelock", "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "pydantic"),
+    *("pyyaml", "rich", "safetensors", "scikit-learn", "scipy", "torch", "typer"),
 )
 """The distributions that a served model needs."""
 

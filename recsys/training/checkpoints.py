@@ -226,6 +226,7 @@ class CheckpointFile:
 def _with_tensors(tree: Any, change: Callable[[str, Tensor], Any], name: str = "") -> Any:
     """Return nested dictionaries and lists with a change to each tensor, named by its path.
 
+    >>> import torch
     >>> _with_tensors({"a": [torch.ones(2), 3]}, lambda name, tensor: (name, len(tensor)))
     {'a': [('a/0', 2), 3]}
     """

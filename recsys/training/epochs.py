@@ -60,6 +60,7 @@ class EpochAverage(WeightAveraging):
 def _averaged(average: Tensor, weight: Tensor, before: Tensor | int) -> Tensor:
     """Return the average of a weight after another epoch than the number ``before``.
 
+    >>> import torch
     >>> float(_averaged(torch.tensor(0.0), torch.tensor(7.0), 1))
     6.0
     """
