@@ -117,7 +117,7 @@ class CausalFilter(nn.Module):
 
     def __init__(self, embedding_dim: int, window: int = 20) -> None:
         super().__init__()
-        angles = 2 * math.pi / window * torch.arange(window // 2 + 1)
+        angles = 2 * math.pi / window * torch.arange(window // 2 + 1, device="cpu")
         weights = (1 + 2 * angles.cos() + 2 * (2 * angles).cos()) / window
         self.register_buffer("weights", weights, persistent=False)
         self.beta = nn.Parameter(torch.randn(embedding_dim))
