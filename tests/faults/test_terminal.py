@@ -126,7 +126,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> None:
     users = np.repeat(np.arange(4_000), 12)
-    items = np.random.default_rng(0).integers(0, 3_000, len(users))
+    items = np.random.default_rng(0).integers(0, 6_000, len(users))
     columns = {"user_id": users, "item_id": items, "timestamp": np.arange(len(users))}
     prepare(pl.DataFrame(columns), out=tmp_path / "data")
     where = TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db")
@@ -139,6 +139,7 @@ def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> 
     while not (runs := client.search_runs(["1"])) or not runs[0].data.params:
         assert process.poll() is None
         time.sleep(0.05)
+    time.sleep(1)  # then the baseline is being fitted, which takes seconds
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, log
