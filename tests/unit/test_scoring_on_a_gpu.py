@@ -264,7 +264,7 @@ def test_a_server_answers_as_on_the_cpu(
         for user in [*users, *users]:  # the second time of kept states
             best = ask.recommend(user, k=2, seen="filter", retrieve=retrieve)
             found += zip(best["item_id"], best["score"], strict=True)
-            found += ask.score(user, ["boots", "gloves", "hat"])["score"]
+            found += ask.score(user, ["boots", "gloves", "hat"])["score"].to_list()
         assert states is not None
         assert states.hits
         near = ask.similar_items("hat", 2)
