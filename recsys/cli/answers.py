@@ -183,7 +183,7 @@ def recommend_items(
     from recsys.serving.chunks import write_answers
 
     answer = partial(recommender.recommend, **rules)
-    rows = write_answers(recommender, histories, users, answer, k, out, "recommending")
+    rows = write_answers(recommender, histories, users, answer, k, out)
     show_rows([{"file": str(out), "rows": rows}], as_json)
 
 
@@ -237,6 +237,10 @@ def score_items(
 
     With --data and no --user, the users are those of the candidates.
     """
+    from recsys.serving.frame_writer import check_format
+
+    if out is not None:
+        check_format(out)
     recommender, users = open_recommender(bundle, data, user)
     recommender.bundle.use_gpu()
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])

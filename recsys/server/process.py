@@ -13,6 +13,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
@@ -31,6 +32,13 @@ logger = logging.getLogger(__name__)
 
 GRACE = 30
 """Seconds that open requests have to end after a SIGTERM."""
+_OPTIONS: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+    "timeout_graceful_shutdown": GRACE,
+}
+"""Those of uvicorn, for one process and for several."""
 _LOADING = 600
 """Seconds that a worker has to load its model, and to say that it is alive."""
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -72,15 +80,7 @@ def answer(
     settings: ServerSettings, model: ServedModel, place: socket.socket, threads: int
 ) -> None:
     """Answer requests at a listening socket until a signal ends it."""
-    server = uvicorn.Server(
-        uvicorn.Config(
-            make_app(Service(settings, model, threads)),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE,
-        )
-    )
+    server = uvicorn.Server(uvicorn.Config(make_app(Service(settings, model, threads)), **_OPTIONS))
 
     def end(number: int, frame: FrameType | None) -> None:
         server.should_exit = True
@@ -107,10 +107,7 @@ def _watch_over_workers(
             partial(_worker, settings, threads),
             factory=True,
             workers=workers,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE,
+            **_OPTIONS,
             timeout_worker_healthcheck=_LOADING,
         )
         team = Multiprocess(config, sockets=[place])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from recsys.server.schemas import (
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.histories import UserHistories
-from recsys.serving.history_source import HistorySource
 from recsys.serving.index import BundleIndex
 from recsys.serving.recommender import Recommender
 
@@ -55,8 +54,6 @@ class ServedModel:
     """A recommender that was opened once, is never changed, and is replaced as a whole."""
 
     recommender: Recommender
-    source: HistorySource
-    """Where the histories of its users come from."""
     retrieve: int | None = None
     """How many items per user target attention ranks; all if None."""
     state: Sequence[object] = ()
@@ -82,9 +79,9 @@ class ServedModel:
         dataset = None if settings.data is None else PreparedDataset.open(settings.data)
         states = StateCache(settings.cache_bytes)
         recommender = Recommender(bundle, dataset, index=index, states=states)
-        model = cls(recommender, HistorySource(bundle, dataset), settings.retrieve, state)
+        model = cls(recommender, settings.retrieve, state)
         if dataset is not None:
-            _ = model.source.known
+            _ = recommender.source.known
         if bundle.times == "none" and not bundle.encoders.reads_inputs:
             someone = model.read(User(history=bundle.vocabulary.ids.head(1).to_list()))
             recommender.recommend(someone, k=1, seen="allow", retrieve=model.retrieve)
@@ -116,13 +113,13 @@ class ServedModel:
                 raise InputError("log: give no history and no user_id with it")
             read = self._of_log(asked.log)
         elif asked.user_id is not None:
-            if self.source.dataset is None:
+            if self.recommender.dataset is None:
                 raise InputError(
                     "user_id: users are looked up in a prepared dataset, and the server has none: "
                     "recsys serve BUNDLE --data DATA"
                 )
             self._check_reads(items, timed=times is not None)
-            known, gap = self.source.known, self.bundle.usual_gap
+            known, gap = self.recommender.source.known, self.bundle.usual_gap
             try:
                 read = (
                     known.read_longer(asked.user_id, _series(items), times, gap)
@@ -254,7 +251,7 @@ class Service:
             "k": asked.k if "k" in asked.model_fields_set else model.bundle.usual_k,
             "retrieve": model.retrieve,
             "seen": asked.seen,
-            "allow": None if asked.allow is None else _known(model, asked.allow).to_list(),
+            "allow": None if asked.allow is None else _known(model, asked.allow)[0].to_list(),
             "deny": _same_kind(asked.deny) if asked.deny else None,
             "diversity": asked.diversity,
             "at_most": asked.at_most,
@@ -272,18 +269,16 @@ class Service:
         model = self.model
         self._check_counts(asked, "candidates")
         user = await self._history(model, asked)
-        known = _known(model, asked.candidates, strict=asked.strict)
+        known, unknown = _known(model, asked.candidates, strict=asked.strict)
         options = {"probabilities": asked.probabilities}
         items = await self._ask("score", model, (user, known), options, partial(_score, options))
-        tokens = model.bundle.vocabulary.encode(_series(asked.candidates)).tolist()
-        unknown = [item for item, token in zip(asked.candidates, tokens, strict=True) if not token]
         return Scores.model_construct(items=items, unknown=unknown, **_facts(user))
 
     async def similar(self, asked: SimilarRequest) -> SimilarItems:
         """See `Recommender.similar_items`."""
         self._check_counts(asked)
         model = self.model
-        (item,) = _known(model, [asked.item_id])
+        (item,), _ = _known(model, [asked.item_id])
 
         def answer() -> SimilarItems:
             found = model.recommender.similar_items(item, asked.k)
@@ -297,7 +292,7 @@ class Service:
         """See `Recommender.explain`."""
         model = self.model
         user = await self._history(model, asked)
-        (item,) = _known(model, [asked.item_id])
+        (item,), _ = _known(model, [asked.item_id])
 
         def answer() -> Explanation:
             parts = pl.DataFrame(model.recommender.explain(user, item))
@@ -382,17 +377,19 @@ def _score(
     return [scored[end - len(ids) : end] for ids, end in zip(candidates, ends, strict=True)]
 
 
-def _known(model: ServedModel, ids: Sequence[Id], *, strict: bool = False) -> pl.Series:
-    """Return those of some items that are in the catalogue, as it has them.
+def _known(
+    model: ServedModel, ids: Sequence[Id], *, strict: bool = False
+) -> tuple[pl.Series, list[Id]]:
+    """Return those of some items that are in the catalogue, as it has them, and the others.
 
     Raises:
         InputError: none is, or with ``strict`` one is not.
     """
     tokens = model.bundle.vocabulary.encode(_series(ids))
-    if not tokens.any() or (strict and not tokens.all()):
-        unknown = next(item for item, token in zip(ids, tokens, strict=True) if not token)
-        raise InputError(f"item {one_line(repr(unknown), 60)} is not in the catalogue")
-    return model.bundle.vocabulary.decode(tokens[tokens > 0])
+    unknown = [item for item, token in zip(ids, tokens.tolist(), strict=True) if not token]
+    if len(unknown) == len(ids) or (strict and unknown):
+        raise InputError(f"item {one_line(repr(unknown[0]), 60)} is not in the catalogue")
+    return model.bundle.vocabulary.decode(tokens[tokens > 0]), unknown
 
 
 def _facts(user: UserHistories) -> dict[str, Any]:
@@ -429,8 +426,10 @@ def _kind_of(user: UserHistories) -> Hashable:
 
 def _joined(users: Sequence[UserHistories]) -> UserHistories:
     """Return the histories of several users, 0, 1, …, whose histories are of one kind."""
+    user_ids = pl.Series(range(len(users)), dtype=pl.Int64)
+    if len(users) == 1:
+        return replace(users[0], user_ids=user_ids)
     parts = [user.histories for user in users]
-    first = parts[0]
     histories = Histories(
         np.concatenate([part.items for part in parts]),
         np.cumsum([0, *(len(part.items) for part in parts)], dtype=np.int64),
@@ -440,8 +439,8 @@ def _joined(users: Sequence[UserHistories]) -> UserHistories:
         user_features=_features([part.user_features for part in parts]),
     )
     return UserHistories(
-        pl.Series(range(len(users)), dtype=pl.Int64),
-        first if len(users) == 1 else histories,
+        user_ids,
+        histories,
         np.concatenate([user.skipped for user in users]),
         np.concatenate([user.positions for user in users]),
     )

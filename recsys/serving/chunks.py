@@ -1,4 +1,4 @@
-"""Answers for any number of users, some at a time."""
+"""Recommendations for any number of users, some at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def write_answers(
     answer: Callable[[UserHistories], pl.DataFrame],
     rows_per_user: int,
     out: Path,
-    title: str,
 ) -> int:
     """Write the answers for all users to a file, in the order of `Recommender.read_histories`.
 
@@ -40,7 +39,6 @@ def write_answers(
         answer: makes the rows of some users.
         rows_per_user: how many rows that are for each of them.
         out: the file, .parquet or .csv, which appears complete or not at all.
-        title: what is being done, in the view of the progress.
 
     Returns:
         The number of rows.
@@ -63,7 +61,7 @@ def write_answers(
             return recommender.read_histories(users=known[chosen])
 
     def frames() -> Iterator[pl.DataFrame]:
-        with stage(title, total=max(1, ceil(count / size))) as line:
+        with stage("recommending", total=max(1, ceil(count / size))) as line:
             for start in range(0, max(1, count), size):
                 yield answer(read(slice(start, start + size)))
                 line.advance()

@@ -102,7 +102,7 @@ class Recommender:
             InputError: both arguments are given; or neither is, and no dataset was loaded; the
                 histories cannot be read; a user is unknown.
         """
-        return self._source.read(histories, users)
+        return self.source.read(histories, users)
 
     def recommend(  # noqa: PLR0913 - what is recommended, to whom and by which rules
         self,
@@ -304,12 +304,14 @@ class Recommender:
         return queries.with_request_time(self.bundle.times, at, self.bundle.time_scale)
 
     def _stages(self, retrieve: int | None, index: BundleIndex | None) -> Stages:
-        """The scorers; with kept states, those of the calls before."""
+        """The scorers; with kept states, those of the calls before, which share one ranker."""
         if self.states is None:
             return Stages.of(self.bundle, retrieve, None, index)
         key = retrieve, index is None
         if key not in self._kept_stages:
-            self._kept_stages[key] = Stages.of(self.bundle, retrieve, self.states, index)
+            made = Stages.of(self.bundle, retrieve, self.states, index)
+            first = next(iter(self._kept_stages.values()), made)
+            self._kept_stages[key] = replace(made, ranker=first.ranker)
         return self._kept_stages[key]
 
     @cached_property
@@ -321,5 +323,6 @@ class Recommender:
         return item_directions(self.bundle)
 
     @cached_property
-    def _source(self) -> HistorySource:
+    def source(self) -> HistorySource:
+        """Where the histories of users come from."""
         return HistorySource(self.bundle, self.dataset)
