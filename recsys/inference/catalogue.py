@@ -78,8 +78,12 @@ class Catalogue:
         Raises:
             InputError: they do not.
         """
+        counted = config
+        if getattr(config, "positions", None) in ("rotary", "sinusoidal"):
+            # Tables of angles hold no parameter, and on the meta device load the compiler, too.
+            counted = config.model_copy(update={"positions": "none"})
         with torch.device("meta"), _NoValues():  # without memory, and without drawing a number
-            model = self._build(config, np.zeros(self.num_items + 1, dtype=np.int64))
+            model = self._build(counted, np.zeros(self.num_items + 1, dtype=np.int64))
         parameters = sum(weight.numel() for weight in model.parameters())
         check_memory(
             copies * parameters * 4,

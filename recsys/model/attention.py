@@ -188,8 +188,8 @@ class RotaryPositions(nn.Module):
 
 def position_angles(max_length: int, width: int) -> Tensor:
     """Return p / 10000^(2i/width) of positions p and pairs i, float64 [max_length, width / 2]."""
-    even = torch.arange(0, width, 2, dtype=torch.float64, device="cpu")
-    position = torch.arange(max_length, dtype=torch.float64, device="cpu")[:, None]
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    position = torch.arange(max_length, dtype=torch.float64)[:, None]
     return position * torch.exp(even * (-math.log(10_000.0) / width))
 
 
