@@ -21,9 +21,9 @@ from recsys.experiments.trainings import continue_bundle
 from recsys.loading import bundle_folder
 from recsys.log_view import shown_log
 from recsys.reports import comparison
+from recsys.reports.comparison import Comparison
 from recsys.reports.comparison_page import write_comparison_report
 from recsys.reports.statistics import Method
-from recsys.reports.tables import Comparison
 from recsys.serving.recommender import Recommender
 from recsys.tracking.links import mlflow_link
 from recsys.tracking.runs import audit_of, learning_curves, log_report
@@ -185,7 +185,7 @@ def compare(
         method=method,
     )
     if report is not None:
-        first = [model.first for model in compared.models]
+        first = [row.first for row in compared.rows]
         curves = learning_curves(first, tracking)
         findings = audit_of(first[0], tracking)
         page = write_comparison_report(report, compared, curves, findings)

@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from recsys.errors import InputError, printable
-from recsys.reports.tables import caption, comparison_table, decimals, in_brackets, title
 
 if TYPE_CHECKING:
-    from recsys.reports.tables import Comparison
+    from recsys.reports.comparison import Comparison
 
 MOST_ROWS = 20
 """Rows of a table that a person reads on a terminal."""
@@ -74,6 +73,8 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
 
 def show_comparison(comparison: Comparison, as_json: bool) -> None:
     """Print a table of runs."""
+    from recsys.reports.comparison import comparison_table  # noqa: PLC0415 - scipy takes seconds
+
     if as_json:
         show_rows(comparison.frame().to_dicts(), as_json)
     else:
@@ -83,6 +84,9 @@ def show_comparison(comparison: Comparison, as_json: bool) -> None:
 
 def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
     """Print a table with one line per segment and run; see `Comparison.by_segment`."""
+    from recsys.evaluation.metrics import Interval  # noqa: PLC0415
+    from recsys.reports.comparison import caption, title, with_interval  # noqa: PLC0415
+
     frame = comparison.by_segment(column)
     rows = frame.to_dicts()
     if as_json:
@@ -98,8 +102,8 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
         cells = [printable(cell) for cell in cells]
         cells += [f"{row[name]:,}" for name in ("users", "targets")]
         for name in metrics:
-            interval = in_brackets(row[f"{name}_low"], row[f"{name}_high"])
-            cells.append(f"{decimals(row[name])} {interval}")
+            ends = (row[f"{name}_low"], row[f"{name}_high"])
+            cells.append(with_interval(Interval(row[name], *ends)))
         table.add_row(*map(Text, cells))
     Console().print(table)
 

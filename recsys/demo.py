@@ -18,8 +18,7 @@ from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.experiments.baselines import baselines_of, fit_baselines
 from recsys.experiments.fit import fit
-from recsys.reports.comparison import compare
-from recsys.reports.tables import comparison_table
+from recsys.reports.comparison import compare, comparison_table
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import Shop, make_shop
 from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery

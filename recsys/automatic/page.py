@@ -17,12 +17,16 @@ from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset
 from recsys.process_memory import peak_memory_mib
 from recsys.reports.comparison import compare
-from recsys.reports.examples import examples_of
-from recsys.reports.log_summary import LogSummary
-from recsys.reports.run_page import Choice, Racer, RunReport, TunedBaseline, write_run_report
+from recsys.reports.run_page import (
+    Choice,
+    Racer,
+    RunReport,
+    TunedBaseline,
+    examples_of,
+    write_run_report,
+)
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
-from recsys.tracking.runs import learning_curves
 
 _LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars", "mlflow")
 
@@ -45,15 +49,13 @@ def write_page(
     """
     run = automatic.run
     comparison = compare([run.run_id, *automatic.other_runs], run.tracking)
-    rows = [model.first for model in comparison.models]
     recommender = Recommender.load(run.bundle, dataset)
     seen = recommender.bundle.manifest.protocol.seen
-    findings = audit(dataset, seen)
-    log = LogSummary.of(dataset, findings)
     examples = examples_of(recommender, dataset, seconds=budget.seconds_of_page / 2)
     report = RunReport(
         name=out.name,
-        log=log,
+        dataset=dataset,
+        findings=audit(dataset, seen),
         comparison=comparison,
         command=command,
         date=datetime.now(UTC),
@@ -71,11 +73,10 @@ def write_page(
             for one in automatic.contenders
         ),
         baselines=tuple(_shown(one) for one in automatic.baselines),
-        curves=learning_curves(rows, run.tracking),
         examples=examples,
         next_steps=tuple(next_steps(automatic, dataset)),
-        peak_memory_mib=peak_memory_mib()[artifacts.PEAK_MEMORY],
         versions={
+            "peak memory": f"{peak_memory_mib()[artifacts.PEAK_MEMORY]:,.0f} MiB",
             "machine": str(Machine.here()),
             "Python": platform.python_version(),
             **{name: version(name) for name in _LIBRARIES},

@@ -24,7 +24,6 @@ from recsys.cli.options import (
 from recsys.config import Experiment, load_search, load_suite
 from recsys.console import show_comparison, show_rows
 from recsys.errors import InputError
-from recsys.reports.tables import title
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +95,8 @@ def train_model(
     print(f"\nTest metrics beside {counts}, one protocol (all metrics: --json):")
     show_rows(
         [
-            {"name": name} | {title(metric): metrics.get(metric) for metric in run.headline}
+            {"name": name}
+            | {metric.replace("_at_", "@"): metrics.get(metric) for metric in run.headline}
             for name, metrics in tested.items()
         ],
         as_json,

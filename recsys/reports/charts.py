@@ -27,8 +27,6 @@ from recsys.training.curve import MONITOR, Curve
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from recsys.evaluation.metrics import Interval
-
 WIDTH = 420
 """The width of every chart, in its own pixels."""
 
@@ -127,9 +125,9 @@ class Chart:
     caption: str
     svg: str
     """The chart as it stands in a page."""
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    """Its numbers; the first cell of a row is its heading."""
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    """Its numbers, each row with its heading first; empty if the page has them in another table."""
 
     @property
     def file(self) -> str:
@@ -138,33 +136,23 @@ class Chart:
         return re.sub(r"(<svg[^>]*>)", rf"\1{ground}", self.svg, count=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line through points, or a single point."""
+class Series(NamedTuple):
+    """Points of one run: a line of a chart, or a row of a forest plot, which has one point."""
 
     label: str
-    """Its name in the legend; empty for none."""
+    """Its name; not in the legend if empty."""
     xs: Sequence[float]
-    """Ascending."""
+    """Ascending; in a forest plot, the means."""
     ys: Sequence[float]
     style: Style
     strong: bool = False
     lows: Sequence[float] = ()
     """The lower ends of the intervals of the points; empty if they have none."""
     highs: Sequence[float] = ()
-
-
-class ForestRow(NamedTuple):
-    """One row of a forest plot."""
-
-    label: str
-    interval: Interval
-    text: str
-    """The numbers, at the right."""
-    style: Style
-    strong: bool = False
+    text: str = ""
+    """In a forest plot, the numbers at the right."""
     hollow: bool = False
-    """Is its mark a ring, as that of the reference?"""
+    """In a forest plot: is its mark a ring, as that of the reference?"""
 
 
 def new_axes(x: str, y: str = "", height: int = 250) -> Axes:
@@ -177,14 +165,12 @@ def new_axes(x: str, y: str = "", height: int = 250) -> Axes:
     return axes
 
 
-def add_lines(axes: Axes, lines: Sequence[Line], *, whiskers: bool = False) -> None:
-    """Draw lines, the first on top of the others; intervals are bands, or whiskers."""
+def add_lines(axes: Axes, lines: Sequence[Series]) -> None:
+    """Draw lines, the first on top of the others; intervals are bands."""
     for number, line in enumerate(lines):
         marker, stroke, _ = _FORMS[line.style.form]
         colour, order = line.style.colour, 3 + len(lines) - number
-        if line.lows and whiskers:
-            axes.vlines(line.xs, line.lows, line.highs, colour, linewidth=2, zorder=order)
-        elif line.lows:
+        if line.lows:
             band: Any = {"alpha": 0.13, "linewidth": 0, "zorder": order}
             axes.fill_between(line.xs, line.lows, line.highs, color=colour, **band)
         axes.plot(
@@ -201,7 +187,7 @@ def add_lines(axes: Axes, lines: Sequence[Line], *, whiskers: bool = False) -> N
         )
 
 
-def add_ranges(axes: Axes, lines: Sequence[Line], names: Sequence[str]) -> None:
+def add_ranges(axes: Axes, lines: Sequence[Series], names: Sequence[str]) -> None:
     """Draw the points of lines one below the other, at named places, with horizontal intervals."""
     for number, line in enumerate(lines):
         places = [x + 0.16 * (number - (len(lines) - 1) / 2) for x in line.xs]
@@ -214,33 +200,40 @@ def add_ranges(axes: Axes, lines: Sequence[Line], names: Sequence[str]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def add_forest(axes: Axes, rows: Sequence[ForestRow], line: float | None = None) -> None:
+def forest(
+    name: str, title: str, caption: str, rows: Sequence[Series], x: str, line: float | None = None
+) -> Chart:
     """Draw rows from top to bottom: the label and the numbers, below them mean and interval.
 
     Args:
-        axes: those of a new chart of the height `forest_height`.
-        rows: the rows, the best first.
+        name: see `chart`.
+        title: see `chart`.
+        caption: see `chart`.
+        rows: the rows, the best first; their label and text must fit one line of the chart.
+        x: the title of the axis.
         line: a value that has a vertical line, such as the mean of the reference.
     """
+    axes = new_axes(x, height=42 + 40 * len(rows))
     if line is not None:
         axes.axvline(line, color=MUTED[0], linestyle=(0, (4, 3)), linewidth=1)
     for place, row in enumerate(rows):
-        mean, low, high = row.interval
         colour, marker = row.style.colour, _FORMS[row.style.form][0]
-        axes.hlines(place, low, high, colour, linewidth=3)
-        face = PAPER[0] if row.hollow else colour
-        edge = colour if row.hollow else PAPER[0]
-        mark: Any = {
-            "color": colour,
-            "markersize": 9,
-            "markerfacecolor": face,
-            "markeredgecolor": edge,
-        }
-        axes.plot([mean], [place], marker=marker, markeredgewidth=1.5 + row.hollow, **mark)
+        face, edge = (PAPER[0], colour) if row.hollow else (colour, PAPER[0])
+        axes.hlines(place, row.lows, row.highs, colour, linewidth=3)
+        axes.plot(
+            row.xs,
+            [place],
+            marker=marker,
+            color=colour,
+            markersize=9,
+            markerfacecolor=face,
+            markeredgecolor=edge,
+            markeredgewidth=1.5 + row.hollow,
+        )
         room = int((WIDTH - 7 * len(row.text)) / 7.5) - 1
-        for x, side, words in ((0, "left", shortened(row.label, room)), (1, "right", row.text)):
+        for side, words in (("left", shortened(row.label, room)), ("right", row.text)):
             axes.text(
-                x,
+                float(side == "right"),
                 place - 0.27,
                 words,
                 ha=side,
@@ -254,11 +247,7 @@ def add_forest(axes: Axes, rows: Sequence[ForestRow], line: float | None = None)
             )
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.85)
-
-
-def forest_height(rows: int) -> int:
-    """Return the height of a forest plot."""
-    return 42 + 40 * rows
+    return chart(axes, name, title, caption)
 
 
 def chart(
@@ -266,8 +255,8 @@ def chart(
     name: str,
     title: str,
     caption: str,
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    head: Sequence[str] = (),
+    rows: Sequence[Sequence[str]] = (),
 ) -> Chart:
     """Finish a chart: the legend below it, and its numbers.
 
@@ -286,18 +275,12 @@ def chart(
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
         if labels:
             columns = 2 if max(map(cell_len, labels)) <= _LEGEND_LETTERS // 2 - 4 else 1
-            figure.set_figheight(
-                figure.get_figheight() + _LEGEND_ROW * -(-len(labels) // columns) / 72
-            )
+            more = _LEGEND_ROW * -(-len(labels) // columns)
+            figure.set_figheight(figure.get_figheight() + more / 72)
             figure.legend(handles, labels, loc="outside lower left", ncols=columns)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = _clean(buffer.getvalue(), name, printable(title))
     return Chart(name, title, caption, svg, head, rows)
-
-
-def _in_legend(label: str) -> str:
-    """Return a name as the legend has it; matplotlib leaves out those that begin with _."""
-    return f" {shortened(label, _LEGEND_LETTERS)}" if label else "_"
 
 
 def draw_learning_curve(curve: Curve, path: Path) -> None:
@@ -310,19 +293,22 @@ def draw_learning_curve(curve: Curve, path: Path) -> None:
         epochs = {0: curve.start, **epochs}
     ndcg = {epoch: metrics[MONITOR] for epoch, metrics in epochs.items() if MONITOR in metrics}
     axes = new_axes("epoch", "NDCG@10 on validation; grey: training loss")
-    if any("train/loss" in metrics for metrics in curve.epochs):
-        losses = [metrics.get("train/loss", math.nan) for metrics in curve.epochs]
+    losses = [metrics.get("train/loss", math.nan) for metrics in curve.epochs]
+    if not all(map(math.isnan, losses)):
         second = axes.twinx()
         second.plot(range(1, len(losses) + 1), losses, color=GREY[0])
         second.tick_params(colors=GREY[0], length=0)
         second.spines[:].set_visible(False)
-    best = Style(RUNS[0][0])
-    add_lines(axes, [Line("", list(ndcg), list(ndcg.values()), best, strong=True)])
+    add_lines(axes, [Series("", [*ndcg], [*ndcg.values()], Style(RUNS[0][0]), strong=True)])
     if curve.best_epoch is not None:
         axes.axvline(curve.best_epoch, color=MUTED[0], linestyle=(0, (4, 3)), linewidth=1)
     axes.locator_params("x", integer=True)
-    drawn = chart(axes, path.stem, "Learning curve", "", (), ())
-    path.write_text(drawn.file, encoding="utf-8")
+    path.write_text(chart(axes, path.stem, "Learning curve", "").file, encoding="utf-8")
+
+
+def _in_legend(label: str) -> str:
+    """Return a name as the legend has it; matplotlib leaves out those that begin with _."""
+    return f" {shortened(label, _LEGEND_LETTERS)}" if label else "_"
 
 
 def shortened(text: str, cells: int) -> str:

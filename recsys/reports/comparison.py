@@ -2,30 +2,269 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
-from recsys.errors import InputError
+from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words
-from recsys.evaluation.metrics import Interval, Source, find_metric
+from recsys.evaluation.metrics import Interval, Source, bootstrap_means, find_metric
 from recsys.reports.statistics import (
     Method,
-    ModelRuns,
     PairedResult,
     holm,
-    pool_seeds,
+    paired_difference,
     refuse_different,
 )
-from recsys.reports.tables import ComparedRun, Comparison
-from recsys.tracking.artifacts import COSTS
+from recsys.tracking.artifacts import COSTS, FIT_SECONDS, PARAMETERS, PEAK_MEMORY
 from recsys.tracking.evaluated_run import EvaluatedRun, run_label
-from recsys.tracking.runs import Run, differing_tags, find_runs
+from recsys.tracking.runs import differing_tags, find_runs
 
 logger = logging.getLogger(__name__)
+
+TESTS: dict[Method, str] = {
+    "randomisation": "paired randomisation test",
+    "t": "paired t-test",
+}
+"""The tests that p-values come from, in words."""
+HEADLINE = "ndcg_at_10"
+"""The metric that runs are ordered by, unless a comparison has other metrics only."""
+_FITTED_ON = {"train": "the training part only", "train, valid": "all but the test targets"}
+_COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
+_NUMBERS = (
+    *("", "_low", "_high", "_difference", "_difference_low", "_difference_high"),
+    *("_p_value", "_spread"),
+)
+"""The endings of the columns of one metric."""
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedRun:
+    """One row of a comparison: a run, or several seeds of one model.
+
+    A user's value is the mean over the seeds: the values of one user are not independent, so more
+    seeds do not narrow the interval over users.
+    """
+
+    name: str
+    runs: tuple[EvaluatedRun, ...]
+    """One per seed, at least one; they share protocol and targets."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The value of each metric, by its name."""
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    """The 95% intervals over users, of the metrics with a value per user."""
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    """The standard deviation of the seeds' own values of each metric; empty for a single run."""
+    differences: Mapping[str, PairedResult] = field(default_factory=dict)
+    """The differences to the first run, of the metrics with a value per user; p-values are
+    Holm-corrected. Empty for the first run."""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """The logged ones of fit_seconds, peak_memory_mib and parameters; means over the seeds."""
+
+    @property
+    def first(self) -> EvaluatedRun:
+        """The run that represents all seeds."""
+        return self.runs[0]
+
+    @property
+    def run_id(self) -> str:
+        """The id of the first run."""
+        run_id: str = self.first.run.info.run_id
+        return run_id
+
+    @property
+    def model(self) -> str:
+        """The family of the model or baseline."""
+        return self.first.model
+
+    @property
+    def trained_on(self) -> str:
+        """The parts of the split it was fitted on: ``train``, or ``train, valid`` after a refit."""
+        parts: str = self.first.run.data.tags.get("trained_on", "unknown")
+        return parts
+
+    @property
+    def fitted_on(self) -> str:
+        """The parts of the split that it was fitted on, in words."""
+        return _FITTED_ON.get(self.trained_on, self.trained_on)
+
+    @property
+    def seeds(self) -> int:
+        """The number of runs that it is the mean of."""
+        return len(self.runs)
+
+    @property
+    def label(self) -> str:
+        """Its name, with the number of its seeds if there are several."""
+        return self.name + (f" ({self.seeds} seeds)" if self.seeds > 1 else "")
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """Return one metric of every user [U].
+
+        Raises:
+            InputError: there is no such metric, or the seeds do not share targets and protocol.
+        """
+        tables = [run.table(metric) for run in self.runs]
+        for other in tables[1:]:
+            refuse_different(tables[0], other)
+        values: NDArray[np.float64] = np.mean([table.values(metric) for table in tables], axis=0)
+        return values
+
+    def intervals_of(self, metrics: Sequence[str]) -> dict[str, Interval]:
+        """Return means over the users with intervals, of the metrics with a value per user.
+
+        Those of a single run are to the last digit what it logged.
+        """
+        per_user = [metric for metric in metrics if find_metric(metric).per_user]
+        if len(self.runs) > 1:
+            return {metric: _interval(self.values(metric)) for metric in per_user}
+        of_ranks = [metric for metric in per_user if find_metric(metric).source == "ranks"]
+        intervals = self.first.ranks.summary(of_ranks) if of_ranks else {}
+        of_lists = [metric for metric in per_user if metric not in intervals]
+        for metric in of_lists:
+            self.first.table(metric).values(metric)  # refuses what the run's lists do not have
+        if of_lists and self.first.lists is not None:
+            intervals |= self.first.lists.summary()
+        return {metric: intervals[metric] for metric in per_user}
+
+    def where(self, column: str, segment: object) -> ComparedRun:
+        """Return the same runs on the targets of one segment; see `recsys.evaluation.segments`."""
+        same = pl.col(column).eq_missing(pl.lit(segment))
+        tables = [replace(run.ranks, frame=run.ranks.frame.filter(same)) for run in self.runs]
+        pairs = zip(self.runs, tables, strict=True)
+        return replace(self, runs=tuple(replace(run, ranks=table) for run, table in pairs))
+
+    def test(
+        self, other: ComparedRun, metric: str, method: Method, *, across_protocols: bool = False
+    ) -> PairedResult:
+        """Test how much better it is than another run, over users; see `paired_test`."""
+        tables = self.first.table(metric), other.first.table(metric)
+        refuse_different(*tables, across_protocols=across_protocols)
+        return paired_difference(self.values(metric), other.values(metric), method=method)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs evaluated on the same targets under the same protocol. The first is the baseline."""
+
+    rows: tuple[ComparedRun, ...]
+    metrics: tuple[str, ...]
+    dataset: str
+    protocol: str
+    users: int
+    """The number of users that metrics are averaged over, U."""
+    targets: int
+    """The number of targets of these users, Q."""
+    method: Method = "randomisation"
+    """The test that p-values come from."""
+
+    def __repr__(self) -> str:
+        """Return the table, as `recsys compare` prints it."""
+        width = Console().width
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        with console.capture() as capture:
+            console.print(comparison_table(self, width))
+        return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        console = Console(file=io.StringIO(), width=120, record=True)
+        console.print(comparison_table(self, console.width))
+        page = '<pre style="line-height: 1.2; overflow-x: auto">{code}</pre>'
+        return console.export_html(code_format=page, inline_styles=True)
+
+    def is_best(self, row: ComparedRun, metric: str) -> bool:
+        """Is it the best of several? More coverage or novelty is not better: none is best."""
+        best = max(other.metrics[metric] for other in self.rows)
+        return len(self.rows) > 1 and metric in row.intervals and row.metrics[metric] == best
+
+    @property
+    def tested(self) -> str | None:
+        """The metric whose test is shown on a terminal: the last one that has a value per user."""
+        metrics = [name for name in self.metrics if name in self.rows[0].intervals]
+        return metrics[-1] if metrics and len(self.rows) > 1 else None
+
+    @property
+    def headline(self) -> str:
+        """The metric that runs are ordered by: NDCG@10, or the last with a value per user."""
+        tested = [name for name in self.metrics if name in self.rows[0].intervals]
+        return HEADLINE if HEADLINE in tested or not tested else tested[-1]
+
+    def by_merit(self) -> list[ComparedRun]:
+        """Return the rows, the best on the headline metric first; equal ones keep their order."""
+        return sorted(self.rows, key=lambda row: -self.headline_interval(row).mean)
+
+    def headline_interval(self, row: ComparedRun) -> Interval:
+        """Return the headline metric of a row."""
+        metric = self.headline
+        return row.intervals.get(metric) or row.intervals_of([metric])[metric]
+
+    def frame(self) -> pl.DataFrame:
+        """Return one row per run with one column per number; null if there is none.
+
+        The columns are name, run_id, model, trained_on, seeds; for each metric ``M``: ``M, M_low,
+        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_spread``; and
+        fit_seconds, peak_memory_mib, parameters.
+        """
+        rows: list[dict[str, object]] = []
+        for row in self.rows:
+            names = ("name", "run_id", "model", "trained_on", "seeds")
+            cells: dict[str, object] = {name: getattr(row, name) for name in names}
+            for metric in self.metrics:
+                bounds = row.intervals[metric][1:] if metric in row.intervals else [None] * 2
+                difference = row.differences.get(metric, [None] * 4)
+                numbers = [row.metrics[metric], *bounds, *difference, row.spreads.get(metric)]
+                cells |= {metric + end: value for end, value in zip(_NUMBERS, numbers, strict=True)}
+            rows.append(cells | {cost: row.costs.get(cost) for cost in COSTS})
+        frame = pl.DataFrame(rows, infer_schema_length=None)
+        return frame.cast({pl.Null: pl.Float64}).cast({"parameters": pl.Int64})
+
+    def by_segment(self, column: str) -> pl.DataFrame:
+        """Return one row per segment of targets and run; see `recsys.evaluation.segments`.
+
+        The columns are the segment, name, users, targets and, for each metric ``M`` of ranks: ``M,
+        M_low, M_high``, over the users with targets in the segment.
+
+        Args:
+            column: a segment column of the rank tables, e.g. ``history``.
+
+        Raises:
+            InputError: a run has no such column, or no metric is one of ranks.
+        """
+        metrics = [metric for metric in self.metrics if find_metric(metric).source == "ranks"]
+        if not metrics:
+            raise InputError(f"metrics {', '.join(self.metrics)}: only rank metrics have segments")
+        for row in self.rows:
+            if column not in (known := row.first.ranks.segments):
+                raise InputError(
+                    f"segment {column!r}: must be a column of the rank table of {row.name}: "
+                    + ", ".join(known)
+                )
+        rows = []
+        for segment in self.rows[0].first.ranks.frame[column].unique().sort(nulls_last=True):
+            for row in self.rows:
+                within = row.where(column, segment)
+                if (targets := len(frame := within.first.ranks.frame)) == 0:
+                    continue  # a run of other targets
+                cells = {column: segment, "name": row.name}
+                cells |= {"users": frame["user"].n_unique(), "targets": targets}
+                for name, interval in within.intervals_of(metrics).items():
+                    ends = (name, f"{name}_low", f"{name}_high")
+                    cells |= dict(zip(ends, interval, strict=True))
+                rows.append(cells)
+        return pl.DataFrame(rows, infer_schema_length=None)
 
 
 def compare(
@@ -82,24 +321,23 @@ def compare(
             )
         evaluated = common
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
-    models = pool_seeds(evaluated) if pooled else [ModelRuns((run,)) for run in evaluated]
-    per_user = [metric for metric in metrics if find_metric(metric).per_user]
-    intervals = [model.intervals(metrics) for model in models]
-    differences = _differences(models, per_user, method, across_protocols)
-    numbers = zip(models, intervals, differences, strict=True)
+    groups = _pool_seeds(evaluated) if pooled else [(run,) for run in evaluated]
+    rows = [_with_figures(ComparedRun(group[0].name, group), metrics) for group in groups]
+    differences = _differences(rows, method, across_protocols)
     ranks = evaluated[0].ranks
     datasets = dict.fromkeys(run.run.data.tags.get("dataset", "unknown") for run in evaluated)
-    protocol = " | ".join(dict.fromkeys(map(_in_words, evaluated)))
+    protocol = " | ".join(dict.fromkeys(map(_protocol_in_words, evaluated)))
     if common:
         protocol += ", only the targets that all of these runs ranked"
     return Comparison(
-        rows=tuple(_row(*numbers_of_row, metrics) for numbers_of_row in numbers),
+        rows=tuple(
+            replace(row, differences=tests) for row, tests in zip(rows, differences, strict=True)
+        ),
         metrics=tuple(metrics),
         dataset=" | ".join(datasets),
         protocol=protocol,
         users=len(np.unique(ranks.users)),
         targets=len(ranks.frame),
-        models=tuple(models),
         method=method,
     )
 
@@ -136,33 +374,45 @@ def _on_common_targets(runs: Sequence[EvaluatedRun], *, refuses: bool) -> list[E
 
 
 def _usual_metrics(runs: Sequence[EvaluatedRun]) -> tuple[str, ...]:
-    usual = ("recall_at_10", "ndcg_at_10")
     lengths = {run.lists.protocol.length if run.lists else None for run in runs}
-    if len(lengths) > 1 or None in lengths:
-        return usual
-    (n,) = lengths
-    return (*usual, f"next_recall_at_{n}", f"next_ndcg_at_{n}")
+    lists = [f"next_{kind}_at_{n}" for n in lengths for kind in ("recall", "ndcg")]
+    return ("recall_at_10", HEADLINE, *(lists if len(lengths) == 1 and None not in lengths else ()))
 
 
-def _row(
-    model: ModelRuns,
-    intervals: Mapping[str, Interval],
-    differences: Mapping[str, PairedResult],
-    metrics: Sequence[str],
-) -> ComparedRun:
-    run = model.first.run
-    costs = [seed.run.data.metrics for seed in model.runs]
-    spreads = {metric: model.spread(metric) for metric in metrics}
-    return ComparedRun(
-        name=model.first.name,
-        run_id=run.info.run_id,
-        model=model.first.model,
-        trained_on=run.data.tags.get("trained_on", "unknown"),
-        seeds=len(model.runs),
-        metrics={m: intervals[m].mean if m in intervals else model.mean(m) for m in metrics},
+def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
+    """Group runs whose parameters differ only in seed and name, in the order of the first of each.
+
+    The later of two runs of one seed counts; an interrupted run is a group of its own.
+    """
+    groups: dict[tuple[object, ...], dict[str, EvaluatedRun]] = {}
+    for run in runs:
+        parameters, tags = dict(run.run.data.params), run.run.data.tags
+        seed = parameters.pop("seed", run.run.info.run_id)
+        parameters.pop("name", None)
+        facts = ("model", "dataset_fingerprint", "protocol.fingerprint", "trained_on")
+        interrupted = "interrupted" in tags
+        key = (*map(tags.get, facts), interrupted, run.model_alone, *sorted(parameters.items()))
+        groups.setdefault(key, {})[seed] = run
+    return [tuple(group.values()) for group in groups.values()]
+
+
+def _with_figures(row: ComparedRun, metrics: Sequence[str]) -> ComparedRun:
+    """Return the row with its metrics, intervals, spreads and costs."""
+    intervals = row.intervals_of(metrics)
+    of_seeds = {metric: [run.value(metric) for run in row.runs] for metric in metrics}
+    costs = [run.run.data.metrics for run in row.runs]
+    return replace(
+        row,
         intervals=intervals,
-        spreads={metric: spread for metric, spread in spreads.items() if spread is not None},
-        differences=differences,
+        metrics={
+            metric: intervals[metric].mean if metric in intervals else float(np.mean(values))
+            for metric, values in of_seeds.items()
+        },
+        spreads={
+            metric: float(np.std(values, ddof=1))
+            for metric, values in of_seeds.items()
+            if len(values) > 1
+        },
         costs={
             name: float(np.mean([logged[name] for logged in costs]))
             for name in COSTS
@@ -171,54 +421,58 @@ def _row(
     )
 
 
+def _interval(values: NDArray[np.float64]) -> Interval:
+    distinct, counts = np.unique(values, return_counts=True)
+    (interval,) = bootstrap_means(distinct[None], counts, np.random.default_rng(0))
+    return interval
+
+
 def _differences(
-    models: Sequence[ModelRuns], metrics: Sequence[str], method: Method, across_protocols: bool
+    rows: Sequence[ComparedRun], method: Method, across_protocols: bool
 ) -> list[dict[str, PairedResult]]:
     """Test every row against the first; the rows are one family for Holm's correction."""
-    reference, *others = models
+    reference, *others = rows
     differences: list[dict[str, PairedResult]] = [{}]
     for other in others:
+        ours, theirs = other.first, reference.first
         if not across_protocols:
-            _refuse_other_tags(reference.first.run, other.first.run)
-        elif not other.first.shares_targets(reference.first):
+            _refuse_other_tags(theirs, ours)
+        elif not ours.shares_targets(theirs):
             differences.append({})
             continue
         try:
-            refuse_different(
-                other.first.ranks, reference.first.ranks, across_protocols=across_protocols
-            )
+            refuse_different(ours.ranks, theirs.ranks, across_protocols=across_protocols)
             differences.append(
                 {
-                    name: other.test(
-                        reference, name, method=method, across_protocols=across_protocols
-                    )
-                    for name in metrics
+                    name: other.test(reference, name, method, across_protocols=across_protocols)
+                    for name in other.intervals
                 }
             )
         except InputError as error:
-            labels = f"{run_label(other.first.run)} and {run_label(reference.first.run)}"
+            labels = f"{run_label(ours.run)} and {run_label(theirs.run)}"
             raise InputError(f"runs {labels}: {error}") from error
     tested = [tests for tests in differences if tests]
-    for name in metrics:
+    for name in reference.intervals:
         corrected = holm([tests[name].p_value for tests in tested])
         for tests, p_value in zip(tested, corrected, strict=True):
             tests[name] = tests[name]._replace(p_value=p_value)
     return differences
 
 
-def _refuse_other_tags(a: Run, b: Run) -> None:
+def _refuse_other_tags(a: EvaluatedRun, b: EvaluatedRun) -> None:
     """Refuse runs whose tags of data or protocol differ; tests compare the tables themselves."""
-    for tag in differing_tags(a, b):
-        ours, theirs = ((run.data.tags.get(tag) or "none")[:40] for run in (a, b))
+    for tag in differing_tags(a.run, b.run):
+        ours, theirs = ((run.run.data.tags.get(tag) or "none")[:40] for run in (a, b))
         raise InputError(
-            f"runs {run_label(a)} and {run_label(b)} differ in {tag}: {ours!r} and {theirs!r}; "
-            "compare models evaluated under one protocol, or allow several (--across-protocols)"
+            f"runs {run_label(a.run)} and {run_label(b.run)} differ in {tag}: {ours!r} and "
+            f"{theirs!r}; compare models evaluated under one protocol, or allow several "
+            "(--across-protocols)"
         )
 
 
-def _in_words(evaluated: EvaluatedRun) -> str:
-    protocol = evaluated.ranks.protocol
-    split = evaluated.run.data.tags.get("protocol.split", "unknown split")
+def _protocol_in_words(run: EvaluatedRun) -> str:
+    protocol = run.ranks.protocol
+    split = run.run.data.tags.get("protocol.split", "unknown split")
     seen = {"filter": "seen items excluded", "allow": "seen items included"}[protocol.seen]
     ties = {"against_target": "against the target", "item_id": "by item id"}[protocol.ties]
     candidates = candidates_in_words(protocol.candidates, protocol.num_items)
@@ -227,3 +481,115 @@ def _in_words(evaluated: EvaluatedRun) -> str:
     if protocol.without_history:
         text += f", {protocol.without_history:,} without a history dropped"
     return text
+
+
+# --- On a terminal -------------------------------------------------------------------------------
+
+
+def comparison_table(comparison: Comparison, width: int) -> Table:
+    """Return one line per run: the best of each metric bold, the difference in the last one.
+
+    Ids, models and costs are left out, and intervals wrapped, where ``width`` columns need it.
+    """
+    table = _table(comparison, full=True)
+    if Console(width=10_000).measure(table).maximum <= width:
+        return table
+    return _table(comparison, full=False)
+
+
+def _table(comparison: Comparison, *, full: bool) -> Table:
+    rows, metrics, tested = comparison.rows, comparison.metrics, comparison.tested
+    costs = [cost for cost in _COSTS if full and any(cost in row.costs for row in rows)]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.caption = Text(printable(caption(comparison, tested)), justify="left")
+    for head in ("run", "id", "model") if full else ("run",):
+        table.add_column(head, overflow="fold", min_width=8)
+    for head in [*map(title, metrics), *(["to the first (p)"] if tested else [])]:
+        table.add_column(head, no_wrap=full, min_width=7)
+    for cost in costs:
+        table.add_column(_COSTS[cost], justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        cells = [Text(printable(row.label))]
+        if full:
+            cells += [Text(row.run_id[:8], style="dim"), Text(printable(row.model))]
+        for name in metrics:
+            interval = row.intervals.get(name)
+            text = decimals(row.metrics[name]) if interval is None else with_interval(interval)
+            text += f" s {decimals(row.spreads[name])}" if name in row.spreads else ""
+            cells.append(Text(text, style="bold" if comparison.is_best(row, name) else ""))
+        if tested and (result := row.differences.get(tested)) is not None:
+            mark = " *" if result.p_value < 0.05 else ""
+            change, p_value = decimals(result.difference, "+"), decimals(result.p_value)
+            cells.append(Text(f"{change} ({p_value}){mark}"))
+        elif tested:
+            cells.append(Text("not tested" if number else "reference", style="dim"))
+        cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
+        table.add_row(*cells)
+    return table
+
+
+def caption(comparison: Comparison, tested: str | None = None) -> str:
+    """Describe the protocol, the parts that runs were fitted on, and how to read the numbers."""
+    users, targets = comparison.users, comparison.targets
+    of = f" of {users:,} users" if users != targets else ""
+    text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
+    for parts in sorted({row.fitted_on for row in comparison.rows}):
+        fitted = "; ".join(row.name for row in comparison.rows if row.fitted_on == parts)
+        text += f" Fitted on {parts}: {fitted}."
+    if comparison.rows[0].intervals:
+        text += " [ ]: 95% interval."
+    if any(row.seeds > 1 for row in comparison.rows):
+        text += " s: standard deviation of the seeds' own means."
+    if tested is not None:
+        test = TESTS[comparison.method]
+        text += f" (p): {test} of {title(tested)}, Holm-corrected; * below .05."
+    return text
+
+
+# --- Numbers and names as texts ------------------------------------------------------------------
+
+
+def with_interval(interval: Interval) -> str:
+    """Format a mean and its interval.
+
+    >>> with_interval(Interval(0.2, 0.1, 0.25))
+    '.2000 [.1000, .2500]'
+    """
+    return f"{decimals(interval.mean)} {in_brackets(interval.low, interval.high)}"
+
+
+def in_brackets(low: float, high: float, sign: str = "-") -> str:
+    """Format the ends of an interval.
+
+    >>> in_brackets(0.1, 0.25), in_brackets(-0.5, 0.5, sign="+")
+    ('[.1000, .2500]', '[-.5000, +.5000]')
+    """
+    return f"[{decimals(low, sign)}, {decimals(high, sign)}]"
+
+
+def decimals(value: float, sign: str = "-") -> str:
+    """Format a number with four decimals and without the zero before the point.
+
+    >>> decimals(0.19), decimals(-0.5), decimals(0.5, sign="+"), decimals(10.25)
+    ('.1900', '-.5000', '+.5000', '10.2500')
+    """
+    return re.sub(r"^([+-]?)0\.", r"\1.", f"{value:{sign}.4f}")
+
+
+def title(metric: str) -> str:
+    """Return the name of a metric as text.
+
+    >>> title("ndcg_at_10")
+    'ndcg@10'
+    """
+    return metric.replace("_at_", "@")
+
+
+def heading(metric: str) -> str:
+    """Return the name of a metric as it stands over a chart.
+
+    >>> heading("ndcg_at_10"), heading("recall_at_k")
+    ('NDCG@10', 'Recall@k')
+    """
+    text = title(metric).replace("_", " ").replace("ndcg", "NDCG").replace("mrr", "MRR")
+    return text[:1].upper() + text[1:]

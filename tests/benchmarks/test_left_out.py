@@ -7,8 +7,6 @@ variables are those of test_automatic.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from recsys.automatic import candidates
@@ -32,7 +30,7 @@ def test_a_log_with_the_rule_that_the_others_make(
 
     def choose_without(facts: LogFacts) -> list[Choice]:
         return [
-            replace(one, value=sizes[one.setting], reason="of the other logs")
+            one._replace(value=sizes[one.setting], reason="of the other logs")
             if one.setting in sizes
             else one
             for one in choose(facts)

@@ -14,17 +14,14 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from rich.cells import cell_len
 
-from recsys.evaluation.metrics import Interval
 from recsys.reports import charts
 from recsys.reports.charts import (
     Chart,
-    ForestRow,
-    Line,
-    add_forest,
+    Series,
     add_lines,
     add_ranges,
     chart,
-    forest_height,
+    forest,
     new_axes,
     shortened,
     styles_by_merit,
@@ -32,55 +29,42 @@ from recsys.reports.charts import (
 
 NAMES = ["<script>alert(1)</script> & $a_1$", "_b", "日本語の名前", "a\x1b[2Jb", "long " * 40]
 STYLES = styles_by_merit(len(NAMES))
+LINES = [
+    Series(name, [1, 2], [0.5, 2], STYLES[n], n == 0, [0.0, 1.0], [1.0, 3.0])
+    for n, name in enumerate(NAMES)
+]
+ROWS = [
+    Series(name, [0.2 + n], [0], STYLES[n], n == 0, [0.1 + n], [0.5 + n], f".{n}", hollow=n == 2)
+    for n, name in enumerate(NAMES)
+]
 
 
-def finished(axes: Axes, name: str = "chart") -> Chart:
-    return chart(axes, name, NAMES[0], "", (), ())
-
-
-def forest() -> Axes:
-    axes = new_axes("$x$", height=forest_height(len(NAMES)))
-    rows = [
-        ForestRow(name, Interval(0.2 + n, 0.1 + n, 0.5 + n), f".{n}", STYLES[n], n == 0, n == 2)
-        for n, name in enumerate(NAMES)
-    ]
-    add_forest(axes, rows, 2.2)
+def drawn(draw: Callable[[Axes, list[Series]], None]) -> Axes:
+    axes = new_axes("$x$", "$y$")
+    draw(axes, LINES)
     return axes
 
 
-def curves(*, whiskers: bool = False) -> Axes:
-    axes = new_axes("x", "$y$")
-    ends = ([0.0, 1.0], [1.0, 3.0])
-    lines = [Line(name, [1, 2], [0.5, 2], STYLES[n], n == 0, *ends) for n, name in enumerate(NAMES)]
-    add_lines(axes, lines, whiskers=whiskers)
-    return axes
+def ranges(axes: Axes, lines: list[Series]) -> None:
+    add_ranges(axes, [line._replace(xs=[0, 1]) for line in lines], ["$new$", "repeat"])
 
 
-def ranges() -> Axes:
-    axes = new_axes("x")
-    ends = ([0.0, 0.1], [0.4, 0.3])
-    lines = [
-        Line(name, [0, 1], [0.3, 0.2], STYLES[n], False, *ends) for n, name in enumerate(NAMES)
-    ]
-    add_ranges(axes, lines, ["$new$", "repeat"])
-    return axes
+CHARTS: dict[str, Callable[[str], Chart]] = {
+    "forest": lambda name: forest(name, NAMES[0], "", ROWS, "$x$", 2.2),
+    "lines": lambda name: chart(drawn(add_lines), name, NAMES[0], ""),
+    "ranges": lambda name: chart(drawn(ranges), name, NAMES[0], ""),
+}
 
 
-@pytest.mark.parametrize("draw", [forest, curves, ranges])
-def test_every_name_stands_in_a_chart(draw: Callable[[], Axes]) -> None:
-    drawn = finished(draw())
-    nodes = fromstring(drawn.svg).iter("{http://www.w3.org/2000/svg}text")  # noqa: S314
-    texts = [(node.text or "").strip() for node in nodes]
-    for name in (*NAMES[:3], "a?[2Jb"):
-        assert name in texts
-    assert any(re.fullmatch(r"long .*….*long", text) for text in texts)
-
-
-@pytest.mark.parametrize("draw", [forest, curves, ranges])
-def test_a_chart_is_a_part_of_a_page(draw: Callable[[], Axes]) -> None:
-    """No style of its own, no id of another's, every colour has one for dark ground."""
-    first, again, other = finished(draw()), finished(draw()), finished(draw(), "other")
+@pytest.mark.parametrize("kind", CHARTS)
+def test_a_chart_is_a_part_of_a_page(kind: str) -> None:
+    """Every name as text; no style of its own, no id of another's; colours have a dark one."""
+    first, again, other = CHARTS[kind]("chart"), CHARTS[kind]("chart"), CHARTS[kind]("other")
     assert first == again
+    nodes = fromstring(first.svg).iter("{http://www.w3.org/2000/svg}text")  # noqa: S314
+    texts = [(node.text or "").strip() for node in nodes]
+    assert {*NAMES[:3], "a?[2Jb"} <= set(texts)
+    assert any(re.fullmatch(r"long .*….*long", text) for text in texts)
     assert first.svg.startswith("<svg ")
     for word in ("style", "url(", "<metadata", "rotate(-0"):
         assert word not in first.svg
@@ -91,11 +75,13 @@ def test_a_chart_is_a_part_of_a_page(draw: Callable[[], Axes]) -> None:
     assert colours <= {light for light, _ in charts.COLOURS}
     assert re.search(r'aria-label="&lt;script', first.svg)
     assert f'<rect width="100%" height="100%" fill="{charts.PAPER[0]}"/>' in first.file
-    assert len(first.svg) < 40_000
 
 
-def test_the_marks_of_a_forest_are_its_numbers() -> None:
-    axes: Any = forest()
+def test_the_marks_of_a_forest_are_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(charts, "chart", lambda axes, *_: made.append(axes))
+    CHARTS["forest"]("chart")
+    (axes,) = made
     reference, *marks = axes.get_lines()
     assert np.asarray(reference.get_xdata()).tolist() == [2.2, 2.2]
     assert [(mark.get_xdata()[0], mark.get_ydata()[0]) for mark in marks] == [
@@ -110,21 +96,16 @@ def test_the_marks_of_a_forest_are_its_numbers() -> None:
     assert bottom > len(NAMES) - 1 > 0 > top  # the first on top
 
 
-def test_the_intervals_of_lines_are_bands_or_whiskers() -> None:
-    drawn: list[Any] = [curves(whiskers=kind) for kind in (False, True)]
-    (band, *_), (whisker, *_) = (axes.collections for axes in drawn)
-    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+def test_the_intervals_of_lines_are_bands_and_the_first_is_on_top() -> None:
+    axes: Any = drawn(add_lines)
+    corners = {tuple(corner) for corner in axes.collections[0].get_paths()[0].vertices.tolist()}
     assert corners == {(1, 0), (2, 1), (1, 1), (2, 3)}
-    assert [path.vertices.tolist() for path in whisker.get_paths()] == [
-        [[1, 0], [1, 1]],
-        [[2, 1], [2, 3]],
-    ]
-    orders = [line.get_zorder() for line in curves().get_lines()]
-    assert orders == sorted(orders, reverse=True)  # the first over the others
+    orders = [line.get_zorder() for line in axes.get_lines()]
+    assert orders == sorted(orders, reverse=True)
 
 
 def test_ranges_of_one_place_stand_side_by_side() -> None:
-    axes: Any = ranges()
+    axes: Any = drawn(ranges)
     heights = np.array([line.get_ydata() for line in axes.get_lines()])
     assert heights.mean(axis=0) == pytest.approx([0, 1])
     assert (np.diff(heights[:, 0]) > 0.1).all()
@@ -135,11 +116,10 @@ def test_ranges_of_one_place_stand_side_by_side() -> None:
 
 def test_the_legend_grows_with_the_names() -> None:
     axes = new_axes("x")
-    add_lines(axes, [Line("", [1, 2], [1, 2], STYLES[0])])
-    assert 'height="250"' in finished(axes).svg
-    add_lines(axes, [Line("a", [1, 2], [1, 2], STYLES[0]), Line("b", [1], [1], STYLES[1])])
-    assert 'height="267"' in finished(axes).svg
-    assert 'height="335"' in finished(curves()).svg
+    for lines, height in (([Series("", [1], [1], STYLES[0])], 250), (LINES[1:3], 267)):
+        add_lines(axes, lines)
+        assert f'height="{height}"' in chart(axes, "x", "", "").svg
+    assert 'height="335"' in CHARTS["lines"]("x").svg
 
 
 @given(st.text(), st.integers(5, 60))

@@ -20,11 +20,13 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.experiments.baselines import fit_baseline
-from recsys.reports.comparison import compare
-from recsys.reports.comparison_charts import by_merit, draw_intervals, headline
-from recsys.reports.comparison_page import comparison_latex, write_comparison_report
-from recsys.reports.statistics import ModelRuns
-from recsys.reports.tables import Comparison
+from recsys.reports.comparison import Comparison, compare
+from recsys.reports.comparison_page import (
+    comparison_latex,
+    forests,
+    ranked_runs,
+    write_comparison_report,
+)
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
 from tests.unit.conftest import Look
@@ -77,8 +79,7 @@ def many_runs(comparison: Comparison) -> Comparison:
         for number in times
         for row in comparison.rows
     ]
-    rows = [replace(row, run_id=f"{number:032x}") for number, row in enumerate(rows)]
-    return replace(comparison, rows=tuple(rows), models=comparison.models * len(times))
+    return replace(comparison, rows=tuple(rows))
 
 
 def cells_of(page: str) -> list[list[str]]:
@@ -123,68 +124,52 @@ def test_the_page_shows_everything(tracking: TrackingConfig, tmp_path: Path) -> 
 def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
     comparison = compare([], tracking)
     assert [row.name for row in comparison.rows] == ["popularity", "better", EVIL]
-    runs = by_merit(comparison)
+    runs = ranked_runs(comparison)
     assert [run.row.name for run in runs] == ["better", "popularity", EVIL]
     assert [run.is_reference for run in runs] == [False, True, False]
     assert [run.is_best for run in runs] == [True, False, False]
-    mean, low, high = (f"{value:.4f}".lstrip("0") for value in runs[0].interval)
-    chart = draw_intervals(comparison)
-    assert chart.rows[0] == ("better", mean, f"[{low}, {high}]")
-    assert re.findall(r"<text.*>(better|pop.*)</text>", chart.svg) == [
+    means, differences = forests(comparison)
+    assert re.findall(r"<text.*>(better|pop.*)</text>", means.svg) == [
         "better",
         "popularity · reference",
     ]
+    mean, low, high = (f"{value:.4f}".lstrip("0") for value in runs[0].interval)
+    assert f">{mean} [{low}, {high}]</text>" in means.svg
+    difference, *_, p_value = comparison.rows[1].differences["ndcg_at_10"]
+    text = f">+{difference:.4f}, p = {p_value:.4f}</text>".replace("0.", ".")
+    assert text in differences.svg
+    last = compare([], tracking, metrics=["recall_at_5", "mrr"])  # without NDCG@10
+    assert last.headline == "mrr"
+    assert forests(last)[0].title == "MRR"
 
 
 def test_every_run_of_many_has_a_style_of_its_own(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = many_runs(compare([], tracking))
-    styles = [run.style for run in by_merit(comparison)]
+    styles = [run.style for run in ranked_runs(comparison)]
     assert len(set(styles)) == len(comparison.rows) == 12
     page = write_comparison_report(tmp_path / "out", comparison, {}).read_text()
     keys = [page.index(style.key) for style in styles]
     assert keys == sorted(keys)
 
 
-def test_a_comparison_without_ndcg_goes_by_its_last_metric(tracking: TrackingConfig) -> None:
-    comparison = compare([], tracking, metrics=["recall_at_5", "mrr"])
-    assert headline(comparison) == "mrr"
-    assert draw_intervals(comparison).title == "MRR"
-
-
-def test_every_chart_has_its_numbers_in_a_table(tracking: TrackingConfig, tmp_path: Path) -> None:
+def test_charts_have_their_numbers_in_a_table(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     page = (tmp_path / "out" / "comparison.html").read_text()
     figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL)
     tables = {name: cells_of(figure) for name, figure in figures}
-    assert list(tables) == [
-        *("intervals", "differences", "learning_curves", "ndcg_by_k", "recall_by_k"),
-        *("users", "costs"),
-    ]
-    mean, low, high = (f"{value:.4f}"[1:] for value in comparison.rows[1].intervals["ndcg_at_10"])
-    assert tables["intervals"][:2] == [
-        ["run", "NDCG@10", "95% interval"],
-        ["better", mean, f"[{low}, {high}]"],
-    ]
-    difference, *_, p_value = comparison.rows[1].differences["ndcg_at_10"]
-    better = tables["differences"][1]
-    assert better[:2] == ["better", f"+{difference:.4f}".replace("0.", ".")]
-    assert better[3] == f"{p_value:.4f}".replace("0.", ".")
+    assert list(tables) == ["intervals", "differences", "learning_curves", "recall_by_k"]
+    assert tables["intervals"] == tables["differences"] == []  # they are those of every number
     assert tables["learning_curves"] == [["epoch", "better"], ["1", ".1000"], ["2", ".2000"]]
-    assert tables["ndcg_by_k"][0] == ["metric", "better", "popularity", EVIL]
-    assert f"{mean} [{low}, {high}]" in tables["ndcg_by_k"][5]
-    assert tables["ndcg_by_k"][5][0] == "NDCG@10"
-    assert tables["costs"][1] == ["better", "100.00", mean, f"[{low}, {high}]"]
-    shares = {name: [int(share[:-1]) for share in row] for name, *row in tables["users"][1:]}
-    assert sum(shares["better"]) == pytest.approx(100, abs=1)
-    assert shares["better"][0] > shares["better"][1] == shares[EVIL][0] == 0
+    assert tables["recall_by_k"][0] == ["metric", "better", "popularity", EVIL]
+    mean, low, high = (f"{value:.4f}"[1:] for value in comparison.rows[1].intervals["recall_at_10"])
+    assert tables["recall_by_k"][5][:2] == ["Recall@10", f"{mean} [{low}, {high}]"]
 
 
 def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = recsys.compare((), tracking, report=tmp_path / "out")
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         *("comparison.html", "comparison.csv", "comparison.tex"),
-        *("intervals.svg", "differences.svg", "learning_curves.svg", "ndcg_by_k.svg"),
-        *("recall_by_k.svg", "costs.svg", "users.svg"),
+        *("intervals.svg", "differences.svg", "learning_curves.svg", "recall_by_k.svg"),
     }
     for file in (tmp_path / "out").glob("*.svg"):
         root = fromstring(file.read_text())  # noqa: S314 - our own
@@ -197,7 +182,7 @@ def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> Non
 
 def test_curves_are_those_of_the_epochs(tracking: TrackingConfig) -> None:
     comparison = compare([], tracking)
-    curves = learning_curves([model.first for model in comparison.models], tracking)
+    curves = learning_curves([row.first for row in comparison.rows], tracking)
     assert curves == {comparison.rows[1].run_id: {1: 0.1, 2: 0.2}}
 
 
@@ -283,6 +268,9 @@ def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
         recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
     page = (tmp_path / "out" / "comparison.html").read_text()
     for finding in audit(data):
+        if not finding.count:
+            assert re.search(rf"No cases of: .*\b{finding.name}\b", page)
+            continue
         name, count, share, meaning = row_of(page, finding.name)
         assert ("warning" in name) == (finding.severity == "warn")
         assert (count, share) == (f"{finding.count:,}", f"{finding.share:.1%}")
@@ -301,11 +289,11 @@ def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
 
 
 def test_a_segment_has_the_metrics_of_its_targets(tracking: TrackingConfig) -> None:
-    (model,) = compare(["popularity"], tracking).models
+    (row,) = compare(["popularity"], tracking).rows
+    ranks = row.first.ranks
     kinds = pl.Series("purchase", ["new", "repeat"] * 150)
-    ranks = model.first.ranks
-    run = replace(model.first, ranks=replace(ranks, frame=ranks.frame.with_columns(kinds)))
-    intervals = ModelRuns((run,)).where("purchase", "new").intervals(["ndcg_at_10"])
+    run = replace(row.first, ranks=replace(ranks, frame=ranks.frame.with_columns(kinds)))
+    intervals = replace(row, runs=(run,)).where("purchase", "new").intervals_of(["ndcg_at_10"])
     assert intervals["ndcg_at_10"].mean == pytest.approx(
         metric_values(run.ranks.ranks[::2], "ndcg_at_10").mean()
     )
@@ -313,11 +301,11 @@ def test_a_segment_has_the_metrics_of_its_targets(tracking: TrackingConfig) -> N
 
 def test_runs_of_other_targets_are_shown_untested(tracking: TrackingConfig, tmp_path: Path) -> None:
     comparison = compare(["popularity", "better"], tracking)
-    first, other = comparison.models
+    first, other = comparison.rows
     ranks = other.first.ranks
     fewer = replace(other.first, ranks=replace(ranks, frame=ranks.frame.head(9)))
-    row = replace(comparison.rows[1], differences={}, name=comparison.rows[0].name)
-    apart = replace(comparison, models=(first, ModelRuns((fewer,))), rows=(comparison.rows[0], row))
+    row = replace(other, runs=(fewer,), differences={}, name=first.name)
+    apart = replace(comparison, rows=(first, row))
     page = write_comparison_report(tmp_path / "out", apart, {})
     assert not (page.parent / "differences.svg").exists()
     # Two runs of one name are two lines.
