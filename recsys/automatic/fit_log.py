@@ -34,7 +34,7 @@ from recsys.folders.locks import sole_use
 from recsys.progress import shown, stage
 from recsys.reports.run_page import Choice
 from recsys.tracking.links import without_password
-from recsys.tracking.store import check_store
+from recsys.tracking.store import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def fit_log(
     phases, name = Phases(), plan.name
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
         dataset, chosen = _prepare(source, name, completed(config, words), items, users)
-        check_store(plan.tracking)  # a store that is not there should not be found out in an hour
+        open_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, budget)
         automatic = run_automatically(

@@ -201,11 +201,11 @@ def _run(
         else:
             with new_folder(out) as folder:
                 fitted, path = FittedBaseline(name, scorer), folder / artifacts.BUNDLE
-                bundle = ModelBundle.write(
+                ModelBundle.write(
                     path, fitted, experiment, dataset, trained_on, git_commit(), name=answer
                 )
                 results.save(folder)
-            results.log(tracker, out, seconds, bundle)
+            results.log(tracker, out, seconds)
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,

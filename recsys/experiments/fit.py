@@ -251,7 +251,7 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
     with phases.timed("writing"):
         with new_folder(out) as folder:
-            bundle = ModelBundle.write(
+            ModelBundle.write(
                 folder / artifacts.BUNDLE,
                 fitted.model,
                 experiment,
@@ -265,7 +265,7 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
             )
             results.save(folder)
             draw_learning_curve(fitted.curve, folder / artifacts.LEARNING_CURVE)
-        results.log(tracker, out, costs, bundle)  # after they are safe on disk: a store may fail
+        results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,
         tracking=experiment.tracking,

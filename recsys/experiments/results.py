@@ -22,8 +22,13 @@ from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
-from recsys.tracking.mlflow_model import ModelFacts
-from recsys.tracking.registry import Registered, register_bundle, register_run
+from recsys.tracking.registry import (
+    ModelFacts,
+    Registered,
+    local_bundle,
+    register_bundle,
+    run_of,
+)
 from recsys.tracking.tracker import RecordError, Tracker
 
 logger = logging.getLogger(__name__)
@@ -131,27 +136,17 @@ class Results:
         for name, table in tables.items():
             table.save(folder / name)
 
-    def log(
-        self,
-        tracker: Tracker,
-        folder: Path,
-        costs: Mapping[str, float],
-        bundle: ModelBundle | None = None,
-    ) -> None:
+    def log(self, tracker: Tracker, folder: Path, costs: Mapping[str, float]) -> None:
         """Log the files of the folder, all metrics and the costs, and sync them to the disk.
 
         Args:
             tracker: the open run.
             folder: the folder that `save` wrote to; its other files are logged too.
             costs: numbers by name.
-            bundle: what its folder ``bundle`` holds, which is logged as the model of the run.
         """
         tracker.log_metrics({f"headline/{name}": value for name, value in self.headline.items()})
         for path in sorted(folder.iterdir()):
-            if bundle is not None and path.name == artifacts.BUNDLE:
-                tracker.log_model(path, model_facts(bundle))
-            else:
-                tracker.log_path(path)
+            tracker.log_path(path)
         if self.valid is not None:
             tracker.log_intervals("valid", self.valid_metrics)
         tracker.log_intervals("test", self.test_metrics)
@@ -161,7 +156,7 @@ class Results:
             tracker.log_intervals(part, {f"model_alone_{name}": intervals[name] for name in names})
         catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
         tracker.log_metrics({**costs, **catalogue})
-        tracker.flush()
+        tracker.sync()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +226,6 @@ def keep_results(out: Path) -> Iterator[None]:
         ) from error
 
 
-def model_facts(bundle: ModelBundle) -> ModelFacts:
-    """Return what the callers of a bundle must know of it."""
-    return ModelFacts(
-        items=bundle.item_table["item_id"].head(2).to_list(),
-        num_items=bundle.num_items,
-        reads_times=bundle.times != "none",
-        needs_request_time=bundle.times == "request",
-    )
-
-
 def register(
     model: str | os.PathLike[str],
     name: str,
@@ -251,8 +236,7 @@ def register(
     """Register a model under a name in the MLflow store, as its next version.
 
     Args:
-        model: a run, by id, beginning of its id or name; or the folder of a bundle, or of a run,
-            whose files are logged first.
+        model: a run, by id, beginning of its id or name; or the folder of a bundle, or of a run.
         name: the name, such as shop.
         alias: an alias that then names this version, such as champion.
         tracking: the store; the default one if None.
@@ -260,9 +244,15 @@ def register(
     Raises:
         InputError: the store cannot be used; or there is no such run or bundle.
     """
-    tracking = tracking or TrackingConfig()
-    path = Path(model)
-    if not (path / MANIFEST).is_file() and not (path / "bundle" / MANIFEST).is_file():
-        return register_run(str(model), name, tracking, alias)
-    bundle = ModelBundle.open(path)
-    return register_bundle(bundle.path, model_facts(bundle), name, tracking, alias)
+    tracking, run_id, folder = tracking or TrackingConfig(), None, Path(model)
+    if not (folder / MANIFEST).is_file() and not (folder / artifacts.BUNDLE / MANIFEST).is_file():
+        run_id = run_of(str(model), tracking)
+        folder = local_bundle(f"runs:/{run_id}/{artifacts.BUNDLE}", tracking)
+    bundle = ModelBundle.open(folder)
+    facts = ModelFacts(
+        items=bundle.item_table["item_id"].head(2).to_list(),
+        num_items=bundle.num_items,
+        reads_times=bundle.times != "none",
+        needs_request_time=bundle.times == "request",
+    )
+    return register_bundle(bundle.path, facts, name, tracking, alias, run_id)

@@ -29,8 +29,7 @@ from recsys.reports.statistics import (
     refuse_different,
 )
 from recsys.tracking.artifacts import COSTS, FIT_SECONDS, PARAMETERS, PEAK_MEMORY
-from recsys.tracking.evaluated_run import EvaluatedRun, run_label
-from recsys.tracking.runs import differing_tags, find_runs
+from recsys.tracking.runs import EvaluatedRun, differing_tags, find_runs, run_label
 
 logger = logging.getLogger(__name__)
 

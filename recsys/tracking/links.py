@@ -10,23 +10,20 @@ from mlflow.exceptions import MlflowException
 
 from recsys.config import TrackingConfig
 
-_COLUMNS = (
-    *("metrics.`headline/ndcg_at_10`", "metrics.`headline/recall_at_10`", "metrics.`headline/mrr`"),
-    *("tags.`model`", "tags.`answer`"),
-)
 _SHARED_VIEW = "mlflow.sharedViewState.recsys"
 EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",
-    _SHARED_VIEW: json.dumps({"selectedColumns": _COLUMNS}),
+    _SHARED_VIEW: json.dumps(
+        {
+            "selectedColumns": (
+                *("metrics.`headline/ndcg_at_10`", "metrics.`headline/recall_at_10`"),
+                *("metrics.`headline/mrr`", "tags.`model`", "tags.`answer`"),
+            )
+        }
+    ),
 }
 """The tags by which MLflow 3 shows an experiment's runs instead of its traces, and, in a view that
 is shared by the name ``recsys``, columns of metrics, of which it shows none by itself."""
-_LOCAL = "http://127.0.0.1:5000"
-_VIEW = "workflowType=machine_learning"
-"""MLflow 3.17's pages ignore the tag and open any experiment as one of traces, without this."""
-
-_PASSWORD = re.compile(r"//[^@/\s]+@")
-"""A user and password in an address, which no page or log shows."""
 
 
 def mlflow_link(
@@ -42,16 +39,17 @@ def mlflow_link(
         program: what to type to start MLflow.
     """
     is_server = tracking.uri.startswith(("http://", "https://"))
-    server = tracking.uri.rstrip("/") if is_server else _LOCAL
-    client = MlflowClient(tracking.absolute_uri)
+    server = tracking.uri.rstrip("/") if is_server else "http://127.0.0.1:5000"
     try:
+        client = MlflowClient(tracking.absolute_uri)
         experiment = client.get_experiment_by_name(tracking.experiment)
     except MlflowException:  # the run was lost with its store
         experiment = None
-    place = "" if experiment is None else f"/{experiment.experiment_id}/runs"
-    one = f"/{run_id}" if place and run_id else ""
-    link = f"{server}/#/experiments{place}{one}?{_VIEW}"
-    if experiment is not None and not one and _SHARED_VIEW in experiment.tags:
+    page = "" if experiment is None else f"/{experiment.experiment_id}/runs"
+    page += f"/{run_id}" if page and run_id else ""
+    # MLflow 3.17's pages ignore the tag and open any experiment as one of traces, without this.
+    link = f"{server}/#/experiments{page}?workflowType=machine_learning"
+    if experiment is not None and not run_id and _SHARED_VIEW in experiment.tags:
         link += "&viewStateShareKey=recsys"
     command = "" if is_server else f"{program} ui --backend-store-uri {tracking.uri}\n"
     return without_password(command + link)
@@ -63,4 +61,4 @@ def without_password(text: str) -> str:
     >>> without_password("recsys run log.csv --uri postgresql://me:secret@host/runs")
     'recsys run log.csv --uri postgresql://***@host/runs'
     """
-    return _PASSWORD.sub("//***@", text)
+    return re.sub(r"//[^@/\s]+@", "//***@", text)

@@ -1,27 +1,41 @@
-"""The model registry of an MLflow store: names, versions and aliases of logged bundles."""
+"""The model registry of an MLflow store: a bundle becomes a version of a name, and is found by it.
+
+A registered model is MLflow's pyfunc of a bundle, with the library's code beside it: the bundle is
+its data, `recsys.serving.pyfunc` reads it, and nothing is pickled.
+"""
 
 from __future__ import annotations
 
-import re
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import mlflow.pyfunc
+import pandas as pd
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
-from mlflow.entities import LoggedModel
 from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.store.artifact.utils.models import get_model_name_and_version
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import AnyType, Array
 
 from recsys.config import TrackingConfig
-from recsys.errors import InputError
+from recsys.errors import InputError, one_line
 from recsys.tracking.artifacts import BUNDLE
-from recsys.tracking.logged_model import local_folder, log_bundle
-from recsys.tracking.mlflow_model import ModelFacts
-from recsys.tracking.runs import existing_store, find_run, no_progress_bar
-from recsys.tracking.store import open_store, refuse_broken_store
+from recsys.tracking.runs import find_run
+from recsys.tracking.store import existing_store, open_store, refuse_broken_store
 
-_MODEL = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/]+)|/(?P<version>\d+))")
-_LOGGED = re.compile(r"models:/(?P<model>m-[^/@]+)")
-_RUN = re.compile(rf"runs:/(?P<run>[^/]+)/{BUNDLE}")
+NEEDED = (
+    *("filelock", "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "pydantic"),
+    *("pyyaml", "rich", "safetensors", "scikit-learn", "scipy", "torch", "typer"),
+)
+"""The distributions that a served model needs."""
 
 
 class Registered(NamedTuple):
@@ -34,123 +48,161 @@ class Registered(NamedTuple):
     @property
     def uri(self) -> str:
         """The URI by which MLflow and `local_bundle` know it."""
-        place = f"/{self.version}" if self.alias is None else f"@{self.alias}"
-        return f"models:/{self.name}{place}"
+        version = f"/{self.version}" if self.alias is None else f"@{self.alias}"
+        return f"models:/{self.name}{version}"
 
 
-def register_run(
-    run: str, name: str, tracking: TrackingConfig, alias: str | None = None
-) -> Registered:
-    """Register the bundle that a run has logged.
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the callers of a model must know of it."""
 
-    Args:
-        run: its id, the beginning of its id or its name.
-        name: the registered model's name; a new version if there is one.
-        tracking: the store.
-        alias: an alias, such as champion, that then names this version and no other.
+    items: list[Any]
+    """The ids of some items, at least one, for the example."""
+    num_items: int
+    reads_times: bool
+    needs_request_time: bool
+
+
+def run_of(wanted: str, tracking: TrackingConfig) -> str:
+    """Return the id of a run, of which an id, the beginning of one, or the name is given.
 
     Raises:
-        InputError: the store cannot be used; there is no such run, or it logged no model.
+        InputError: there is no such run.
     """
-    found = find_run(run, tracking)
-    with existing_store(tracking) as client:
-        return _register(client, _model_of(client, found.info.run_id), name, alias)
+    run_id: str = find_run(wanted, tracking).info.run_id
+    return run_id
 
 
 def register_bundle(
-    bundle: Path, facts: ModelFacts, name: str, tracking: TrackingConfig, alias: str | None = None
+    bundle: Path,
+    facts: ModelFacts,
+    name: str,
+    tracking: TrackingConfig,
+    alias: str | None = None,
+    run_id: str | None = None,
 ) -> Registered:
-    """Log a bundle that no run of the store has logged, and register it: see `register_run`.
+    """Save a bundle as MLflow's pyfunc in the store, and register it.
 
     Args:
         bundle: the folder.
         facts: what callers must know of the model.
-        name: the registered model's name.
+        name: the registered model's name; a new version if there is one.
         tracking: the store.
-        alias: an alias.
+        alias: an alias, such as champion, that then names this version and no other.
+        run_id: the run that trained it; None if unknown.
 
     Raises:
         InputError: the store cannot be used.
     """
     client, experiment_id = open_store(tracking)
-    with refuse_broken_store(tracking.uri):
-        logged = log_bundle(client, experiment_id, bundle, facts)
-        return _register(client, logged, name, alias)
+    with refuse_broken_store(tracking.uri), tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        _save(folder, bundle, facts)
+        model = client.create_logged_model(experiment_id, name=BUNDLE, source_run_id=run_id)
+        client.log_model_artifacts(model.model_id, str(folder))
+        client.finalize_logged_model(model.model_id, "READY")
+        if not client.search_registered_models(f"name = '{name}'"):
+            client.create_registered_model(name)
+        # For a model without a run, MLflow 3.17 looks its id up in its global store, not in ours.
+        model_id = None if run_id is None else model.model_id
+        place = model.artifact_location
+        version = client.create_model_version(name, place, run_id, model_id=model_id).version
+        if alias is not None:
+            client.set_registered_model_alias(name, alias, version)
+    return Registered(name, str(version), alias)
+
+
+def _save(folder: Path, bundle: Path, facts: ModelFacts) -> None:
+    versions = {name: metadata.version(name).partition("+")[0] for name in NEEDED}  # not +cpu
+    with warnings.catch_warnings():
+        # MLflow 3.17 compares columns with a range, which pandas 3 deprecates.
+        warnings.filterwarnings("ignore", "Operation with range is deprecated")
+        mlflow.pyfunc.save_model(
+            str(folder),
+            loader_module="recsys.serving.pyfunc",
+            data_path=str(bundle),
+            code_paths=[str(Path(__file__).parents[1])],
+            signature=_signature(facts),
+            input_example=_example(facts),
+            pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
+        )
 
 
 def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
-    """Return the folder of a logged bundle, downloaded unless the store is on this machine.
+    """Return the folder of a bundle of a store, downloaded unless the store is on this machine.
 
     For the arguments and errors see `bundle_place`.
     """
     place = bundle_place(uri, tracking)
-    folder = local_folder(place)
-    if folder is not None:
-        return folder
-    with existing_store(tracking), no_progress_bar():
-        return Path(download_artifacts(place, tracking_uri=tracking.absolute_uri))
+    with _one_line(uri, tracking):
+        folder = Path(download_artifacts(place, tracking_uri=tracking.absolute_uri))
+    return folder if uri.startswith("runs:") else next((folder / "data").iterdir())
 
 
 def bundle_place(uri: str, tracking: TrackingConfig) -> str:
-    """Return where the store keeps a logged bundle; an alias may be moved on to another place.
+    """Return where the store keeps a model; an alias may be moved on to another place.
 
     Args:
-        uri: ``models:/NAME@ALIAS``, ``models:/NAME/VERSION``, ``models:/MODEL_ID`` or
-            ``runs:/RUN_ID/bundle``.
+        uri: ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/RUN_ID/bundle``.
         tracking: the store.
 
     Raises:
         InputError: the URI is none of these, nothing has that name, or the store cannot be used.
     """
-    registered, logged, of_run = (form.fullmatch(uri) for form in (_MODEL, _LOGGED, _RUN))
-    if not (registered or logged or of_run):
-        raise InputError(
-            f"{uri}: a model is models:/NAME@ALIAS, models:/NAME/VERSION or runs:/RUN_ID/{BUNDLE}"
-        )
+    with _one_line(uri, tracking) as client:
+        if uri.startswith("runs:"):
+            run_id, _, path = uri.removeprefix("runs:/").partition("/")
+            return f"{client.get_run(run_id).info.artifact_uri}/{path or BUNDLE}"
+        found = get_model_name_and_version(client, uri)
+        if len(found) == 1:  # a model of no name, by its id
+            return str(client.get_logged_model(*found).artifact_location)
+        return client.get_model_version_download_uri(*found)
+
+
+@contextmanager
+def _one_line(uri: str, tracking: TrackingConfig) -> Iterator[MlflowClient]:
+    """Open the store; what it does not know is named, with the models that it has."""
     with existing_store(tracking) as client:
-        if registered:
-            return _registered_place(client, uri, **registered.groupdict())
-        if logged:
-            return str(client.get_logged_model(logged["model"]).artifact_location)
-        assert of_run is not None  # noqa: S101 - one of the three is there
-        return str(_model_of(client, of_run["run"]).artifact_location)
+        try:
+            yield client
+        except MlflowException as error:
+            known = ", ".join(sorted(model.name for model in client.search_registered_models()))
+            raise InputError(
+                f"{uri}: no such model in the store: {one_line(error, 200)}; a model is "
+                f"models:/NAME@ALIAS, models:/NAME/VERSION or runs:/RUN_ID/{BUNDLE}, and the "
+                f"registry has {known or 'none'}"
+            ) from error
 
 
-def _registered_place(
-    client: MlflowClient, uri: str, name: str, alias: str | None, version: str | None
-) -> str:
-    try:
-        if alias is not None:
-            found = client.get_model_version_by_alias(name, alias)
-        else:
-            found = client.get_model_version(name, version or "")
-        return client.get_model_version_download_uri(name, found.version)
-    except MlflowException as error:
-        known = ", ".join(sorted(one.name for one in client.search_registered_models()))
-        raise InputError(
-            f"{uri}: no such model in the registry, which has {known or 'none'}"
-        ) from error
+def _signature(facts: ModelFacts) -> ModelSignature:
+    """Return the columns and parameters of `recsys.serving.pyfunc.HistoryModel.predict`."""
+    item = DataType.string if isinstance(facts.items[0], str) else DataType.long
+    # Lists: a type of their own would refuse what a left join leaves of a missing one, None or NaN.
+    user, candidates = (ColSpec(AnyType(), name, False) for name in ("user_id", "candidates"))
+    times = ColSpec(AnyType(), "times", required=facts.needs_request_time)
+    columns = [user, ColSpec(AnyType(), "items"), *[times] * facts.reads_times, candidates]
+    answer = [
+        user,
+        ColSpec(Array(item), "item_id"),
+        ColSpec(Array(DataType.double), "score"),
+        ColSpec(DataType.string, "source"),
+    ]
+    params = [
+        ParamSpec("k", DataType.long, min(10, facts.num_items)),
+        ParamSpec("seen", DataType.string, None),
+        ParamSpec("at", DataType.string, None),
+    ]
+    return ModelSignature(
+        inputs=Schema([*columns]),
+        outputs=Schema([*answer]),
+        params=ParamSchema(params),
+    )
 
 
-def _model_of(client: MlflowClient, run_id: str) -> LoggedModel:
-    """Return the model that a run has logged."""
-    run = client.get_run(run_id)
-    outputs = [] if run.outputs is None else run.outputs.model_outputs
-    models = [client.get_logged_model(output.model_id) for output in outputs]
-    model = next((one for one in models if one.name == BUNDLE), None)
-    if model is None:
-        raise InputError(f"run {run.info.run_name} ({run_id[:8]}): has logged no model")
-    return model
-
-
-def _register(client: MlflowClient, model: LoggedModel, name: str, alias: str | None) -> Registered:
-    if not client.search_registered_models(f"name = '{name}'"):
-        client.create_registered_model(name)
-    run_id = model.source_run_id
-    # For a model without a run, MLflow 3.17 looks its id up in its global store, not in ours.
-    model_id = None if run_id is None else model.model_id
-    place = model.artifact_location
-    version = client.create_model_version(name, place, run_id, model_id=model_id).version
-    if alias is not None:
-        client.set_registered_model_alias(name, alias, version)
-    return Registered(name, str(version), alias)
+def _example(facts: ModelFacts) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return histories, and the parameters of a call."""
+    frame = pd.DataFrame({"items": [facts.items, facts.items[:1]]})
+    if facts.reads_times:
+        frame["times"] = [list(range(len(items))) for items in frame["items"]]
+    params: dict[str, Any] = {"k": min(5, facts.num_items)}
+    return frame, params | ({"at": str(len(facts.items))} if facts.needs_request_time else {})

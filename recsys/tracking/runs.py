@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import polars as pl
 from mlflow import MlflowClient
 from mlflow.entities import LifecycleStage, Run
 from mlflow.exceptions import MlflowException
@@ -17,11 +17,11 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pydantic import TypeAdapter
 
-from recsys.config import TrackingConfig
+from recsys.config import WITH_COUNTS, TrackingConfig
 from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.metrics import Source
+from recsys.evaluation.metrics import Source, find_metric
 from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.tracking.artifacts import (
     COMPARISON,
@@ -31,26 +31,97 @@ from recsys.tracking.artifacts import (
     rank_file,
     top_k_file,
 )
-from recsys.tracking.evaluated_run import EvaluatedRun, run_label
-from recsys.tracking.store import refuse_broken_store, store_lock
-
-__all__ = [
-    "Run",
-    "are_finished",
-    "audit_of",
-    "differing_tags",
-    "existing_store",
-    "find_run",
-    "find_runs",
-    "learning_curves",
-    "log_report",
-    "nest_run",
-    "no_progress_bar",
-]
+from recsys.tracking.store import existing_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)
 
 _MISSING = ErrorCode.Name(RESOURCE_DOES_NOT_EXIST)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedRun:
+    """A run with the tables that its metrics are computed from."""
+
+    run: Run
+    ranks: RankTable
+    lists: NextListTable | None = None
+    """None if the run has no lists of next purchases, or they were not fetched."""
+    top_k: TopKTable | None = None
+    """None if the run has no top-k table, or it was not fetched."""
+    model_alone: bool = False
+    """Are these the ranks of its model without the count ensemble?"""
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        name: str = self.run.info.run_name
+        return f"{name}, model alone" if self.model_alone else name
+
+    @property
+    def model(self) -> str:
+        """The family of the model or baseline."""
+        family: str = self.run.data.tags.get("model", "unknown")
+        return family.removesuffix(WITH_COUNTS) if self.model_alone else family
+
+    def table(self, metric: str) -> RankTable | NextListTable:
+        """Return the table that has a value of the metric for every user.
+
+        Raises:
+            InputError: the metric is one of lists of next purchases, and the run has none.
+        """
+        if find_metric(metric).source == "ranks":
+            return self.ranks
+        if self.lists is None:
+            raise InputError(
+                f"run {run_label(self.run)}: has no lists of next purchases, "
+                "hence no metrics next_..."
+            )
+        return self.lists
+
+    def value(self, metric: str) -> float:
+        """Return a metric of all users.
+
+        Raises:
+            InputError: the run has neither the table of the metric nor logged it.
+        """
+        source = find_metric(metric).source
+        if source == "top_k":
+            if self.top_k is None:
+                raise InputError(f"run {run_label(self.run)}: has no top-k table for {metric}")
+            return self.top_k.value(metric)
+        if source == "logged":
+            logged: dict[str, float] = self.run.data.metrics
+            name = f"{self.ranks.protocol.part}/{metric}"
+            if name not in logged:
+                raise InputError(f"run {run_label(self.run)}: did not log {name}")
+            return logged[name]
+        return float(self.table(metric).values(metric).mean())
+
+    def among(self, targets: pl.DataFrame) -> EvaluatedRun:
+        """Return the run with the ranks and best items of some targets alone.
+
+        Args:
+            targets: the columns user, history_length and target.
+        """
+        top_k, lists_of = self.top_k, ["user", "history_length"]
+        if top_k is not None:
+            frame = top_k.frame.join(targets, on=lists_of, how="semi", maintain_order="left")
+            top_k = replace(top_k, frame=frame)
+        frame = self.ranks.frame.join(
+            targets, on=targets.columns, how="semi", maintain_order="left"
+        )
+        return replace(self, ranks=replace(self.ranks, frame=frame), top_k=top_k)
+
+    def shares_targets(self, other: EvaluatedRun) -> bool:
+        """Do both rank the same targets of the same dataset, under any protocol?"""
+        mine, theirs = (run.run.data.tags.get("dataset_fingerprint") for run in (self, other))
+        columns = ["user", "target"]
+        return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
+
+
+def run_label(run: Run) -> str:
+    """Return the name of a run and the beginning of its id, as messages show it."""
+    return f"{run.info.run_name} ({run.info.run_id[:8]})"
 
 
 def find_runs(
@@ -76,15 +147,13 @@ def find_runs(
         InputError: the store, a run or its rank table cannot be found or read.
     """
     with existing_store(tracking) as client:
-        there = _runs_of(client, tracking)
-        latest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
+        there, latest = _runs_of(client, tracking)
         chosen = [_find(wanted, there, latest) for wanted in runs]
         if not runs:
             chosen = [*latest.values()] if across_protocols else comparable_runs(latest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
-        with no_progress_bar():
-            return [one for run in chosen for one in _download(client, run, part, sources)]
+        return [found for run in chosen for found in _download(client, run, part, sources)]
 
 
 def find_run(wanted: str, tracking: TrackingConfig) -> Run:
@@ -94,25 +163,7 @@ def find_run(wanted: str, tracking: TrackingConfig) -> Run:
         InputError: the store or the run cannot be found.
     """
     with existing_store(tracking) as client:
-        there = _runs_of(client, tracking)
-        latest = {run.info.run_name: run for run in there if run.info.status == "FINISHED"}
-        return _find(wanted, there, latest)
-
-
-@contextmanager
-def existing_store(tracking: TrackingConfig) -> Iterator[MlflowClient]:
-    """Open a store to read it; its errors within the block become one line.
-
-    Raises:
-        InputError: the store does not exist or cannot be used.
-    """
-    database = tracking.database
-    if database is not None and not database.is_file():  # MLflow would make an empty one
-        raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
-    with refuse_broken_store(tracking.uri, to_read=True):
-        with store_lock(tracking):
-            client = MlflowClient(tracking.absolute_uri)
-        yield client
+        return _find(wanted, *_runs_of(client, tracking))
 
 
 def learning_curves(
@@ -121,7 +172,7 @@ def learning_curves(
     """Return NDCG@10 on the validation targets by epoch, by run id, for runs that logged it."""
     client = MlflowClient(tracking.absolute_uri)
     curves = {}
-    for run_id in dict.fromkeys(one.run.info.run_id for one in runs):
+    for run_id in dict.fromkeys(run.run.info.run_id for run in runs):
         points = client.get_metric_history(run_id, VALIDATION_CURVE)
         if curve := {point.step: point.value for point in points}:
             curves[run_id] = curve
@@ -134,7 +185,7 @@ def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
     run_id = run.run.info.run_id
     if AUDIT not in {artifact.path for artifact in client.list_artifacts(run_id)}:
         return []
-    with tempfile.TemporaryDirectory() as folder, no_progress_bar():
+    with tempfile.TemporaryDirectory() as folder:
         path = client.download_artifacts(run_id, AUDIT, folder)
         return TypeAdapter(list[Finding]).validate_json(Path(path).read_bytes())
 
@@ -174,16 +225,15 @@ def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> Non
     """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``."""
     client = MlflowClient(tracking.absolute_uri)
     try:
-        with no_progress_bar():
-            client.log_artifacts(run.run.info.run_id, str(folder), COMPARISON)
+        client.log_artifacts(run.run.info.run_id, str(folder), COMPARISON)
     except (MlflowException, OSError) as error:
         raise InputError(
             f"tracking.uri {tracking.uri}: cannot log {folder} to run {run_label(run.run)}: {error}"
         ) from error
 
 
-def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
-    """Return the latest 50,000 runs of the experiment, the oldest first."""
+def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run], dict[str, Run]]:
+    """Return the latest 50,000 runs, the oldest first, and the latest finished one of each name."""
     experiment = client.get_experiment_by_name(tracking.experiment)
     if experiment is None:
         names = ", ".join(sorted(found.name for found in client.search_experiments()))
@@ -191,7 +241,8 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> list[Run]:
             f"tracking.experiment {tracking.experiment!r}: not in {tracking.uri}, which has {names}"
         )
     latest_first = ["attributes.start_time DESC"]
-    return client.search_runs([experiment.experiment_id], "", 1, 50_000, latest_first)[::-1]
+    runs = client.search_runs([experiment.experiment_id], "", 1, 50_000, latest_first)[::-1]
+    return runs, {run.info.run_name: run for run in runs if run.info.status == "FINISHED"}
 
 
 def comparable_runs(runs: Collection[Run]) -> list[Run]:
@@ -269,18 +320,3 @@ def _download(
             return [evaluated, EvaluatedRun(run, ranks, model_alone=True)]
         except InputError as error:
             raise InputError(f"run {run_label(run)}: {error}") from error
-
-
-@contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Turn off the progress bar that MLflow draws per file; only the environment can."""
-    variable = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
-    before = os.environ.get(variable)
-    os.environ[variable] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before

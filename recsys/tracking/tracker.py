@@ -7,9 +7,11 @@ import json
 import logging
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,16 +24,13 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_I
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError, Terminated
+from recsys.errors import InputError, Terminated, one_line
 from recsys.evaluation.candidates import Candidates, protocol_tags
 from recsys.evaluation.metrics import Interval
 from recsys.folders.atomic import sync, sync_entries
 from recsys.folders.digests import file_sha256
 from recsys.interrupts import undivided
-from recsys.tracking.logged_model import local_folder, log_bundle
-from recsys.tracking.mlflow_model import ModelFacts
-from recsys.tracking.outbox import Outbox
-from recsys.tracking.store import open_store, refuse_broken_store
+from recsys.tracking.store import STORE_ERRORS, open_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)
 
@@ -43,36 +42,46 @@ class RecordError(InputError):
     """The store has not taken all of a run's record."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tracker:
     """One MLflow run, open for writing. There is no global state: several may be open at once.
 
-    A store that fails meanwhile does not end the training: what it has not taken waits.
+    A store that fails meanwhile does not end the training: from then on the record is kept, and
+    sent at the end.
     """
 
     client: MlflowClient
     run_id: str
-    outbox: Outbox
+    uri: str
+    """The store."""
     logged: frozenset[tuple[str, int]] = frozenset()
     """The metrics, by name and step, of a run that is resumed: they are not logged twice."""
+    waiting: list[Callable[[], object]] = field(default_factory=list)
+    """What the store has not taken yet, beside metrics."""
+    metrics: list[Metric] = field(default_factory=list)
+    """The metrics that it has not taken yet."""
+    reason: str = ""
+    """Why it has not, in one line; empty if all is sent."""
 
     def tag(self, name: str, value: str) -> None:
         """Set a tag of the run."""
-        self.outbox.put(partial(self.client.set_tag, self.run_id, name, value))
+        self._put(partial(self.client.set_tag, self.run_id, name, value))
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         """Log the settings that decide the result, by dotted names."""
-        self.outbox.put(partial(self.client.log_batch, self.run_id, params=_params(settings)))
+        params = [Param(name, str(value)[:500]) for name, value in settings.items()]
+        self._put(partial(self.client.log_batch, self.run_id, params=params))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Log the numbers of one step."""
         now = int(time.time() * 1000)
-        unlogged = [
+        self.metrics += [
             Metric(name, value, now, step)
             for name, value in metrics.items()
             if (name, step) not in self.logged
         ]
-        self.outbox.put(partial(self.client.log_batch, self.run_id, metrics=unlogged))
+        if not self.reason:
+            self.flush()
 
     def log_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
         """Log the numbers of an epoch, counted from 1."""
@@ -80,63 +89,76 @@ class Tracker:
 
     def log_intervals(self, prefix: str, intervals: Mapping[str, Interval]) -> None:
         """Log means as ``prefix/name`` and 95% intervals as ``prefix/name_low`` and ``_high``."""
-        flat: dict[str, float] = {}
-        for name, interval in intervals.items():
-            flat[f"{prefix}/{name}"] = interval.mean
-            flat[f"{prefix}/{name}_low"] = interval.low
-            flat[f"{prefix}/{name}_high"] = interval.high
-        self.log_metrics(flat)
+        ends = ("", "_low", "_high")
+        self.log_metrics(
+            {
+                f"{prefix}/{name}{end}": value
+                for name, interval in intervals.items()
+                for end, value in zip(ends, interval, strict=True)
+            }
+        )
 
-    def log_dataset(self, dataset: PreparedDataset) -> None:
-        """Log which dataset the run reads: MLflow shows its name, digest, source and counts."""
+    def log_dataset(self, dataset: PreparedDataset, findings: Sequence[Finding]) -> None:
+        """Log which dataset the run reads, as MLflow shows it, and its audit as audit.json."""
         source = json.dumps({"uri": str(dataset.path.absolute())})
         counts = json.dumps(dataset.manifest.counts)
         name, digest = Path(dataset.manifest.origin).stem, dataset.fingerprint[:16]
         entity = Dataset(name, digest, "local", source, profile=counts)
-        context = InputTag(MLFLOW_DATASET_CONTEXT, "training")
-        inputs = [DatasetInput(entity, [context])]
-        self.outbox.put(partial(self.client.log_inputs, self.run_id, inputs))
-
-    def log_audit(self, findings: Sequence[Finding]) -> None:
-        """Log the findings of the audit of the dataset, as the artifact audit.json."""
+        inputs = [DatasetInput(entity, [InputTag(MLFLOW_DATASET_CONTEXT, "training")])]
+        self._put(partial(self.client.log_inputs, self.run_id, inputs))
         text = json.dumps([asdict(finding) for finding in findings], indent=2)
-        self.outbox.put(partial(self.client.log_text, self.run_id, text, AUDIT))
+        self._put(partial(self.client.log_text, self.run_id, text, AUDIT))
 
     def log_path(self, path: Path) -> None:
         """Log a file, or a folder under its own name, as an artifact."""
         if path.is_dir():
-            log = partial(self.client.log_artifacts, self.run_id, str(path), path.name)
+            self._put(partial(self.client.log_artifacts, self.run_id, str(path), path.name))
         else:
-            log = partial(self.client.log_artifact, self.run_id, str(path))
-        self.outbox.put(log)
+            self._put(partial(self.client.log_artifact, self.run_id, str(path)))
 
-    def log_model(self, bundle: Path, facts: ModelFacts) -> None:
-        """Log a bundle as the MLflow model of the run; see `log_bundle`."""
-        self.outbox.put(partial(self._log_bundle, bundle, facts))
-
-    def _log_bundle(self, bundle: Path, facts: ModelFacts) -> None:
-        experiment_id = self.client.get_run(self.run_id).info.experiment_id
-        log_bundle(self.client, experiment_id, bundle, facts, self.run_id)
+    def _put(self, write: Callable[[], object]) -> None:
+        self.waiting.append(write)
+        if not self.reason:
+            self.flush()
 
     def flush(self) -> None:
-        """Write all that waits, and sync the artifacts to the disk."""
-        self.outbox.put(self._sync_files)
-        self.outbox.flush()
+        """Send all that waits; a warning says the first time that something must wait."""
+        failed_before, self.reason = bool(self.reason), ""
+        writes, self.waiting = self.waiting, []
+        for write in writes:
+            if not self._sent(write):
+                self.waiting.append(write)
+        log = partial(self.client.log_batch, self.run_id, metrics=self.metrics)
+        if self.metrics and self._sent(log):
+            self.metrics = []
+        if self.reason and not failed_before:
+            logger.warning("%s; the record is kept, and is sent again at the end", self.reason)
 
-    def _sync_files(self) -> None:
-        """Have the disk store the artifacts of the run, if its store is a folder of this machine.
+    def _sent(self, write: Callable[[], object]) -> bool:
+        try:
+            write()
+        except STORE_ERRORS as error:
+            reason = one_line(error, 300)
+            self.reason = f"tracking.uri {self.uri}: cannot be written to: {reason}"
+            return False
+        return True
+
+    def sync(self) -> None:
+        """Send all that waits, and have the disk store the artifacts of a store that is a folder.
 
         SQLite syncs its own file.
         """
-        run = self.client.get_run(self.run_id)
-        outputs = [] if run.outputs is None else run.outputs.model_outputs
-        models = [self.client.get_logged_model(output.model_id) for output in outputs]
-        for place in (run.info.artifact_uri, *(model.artifact_location for model in models)):
-            folder = local_folder(place)
-            if folder is not None and folder.is_dir():
-                sync(folder)
-                for parent in list(folder.parents)[:3]:  # run or model, experiment, store
-                    sync_entries(parent)
+        self._put(self._sync_files)
+        self.flush()
+
+    def _sync_files(self) -> None:
+        folder = self.client.get_run(self.run_id).info.artifact_uri
+        parts = urllib.parse.urlparse(folder)
+        path = Path(urllib.request.url2pathname(parts.path))
+        if parts.scheme in ("", "file") and path.is_dir():
+            sync(path)
+            for parent in list(path.parents)[:3]:  # run, experiment, store
+                sync_entries(parent)
 
     def end(self, status: str) -> None:
         """Close the run.
@@ -144,15 +166,14 @@ class Tracker:
         Raises:
             RecordError: the store has not taken all of a FINISHED run, which is then FAILED.
         """
-        self.outbox.flush()
-        reason = self.outbox.reason
-        if reason and status == "FINISHED":
+        self.flush()
+        lost = self.reason
+        if lost and status == "FINISHED":
             status = "FAILED"
-        self.outbox.put(partial(self.client.set_terminated, self.run_id, status))
-        self.outbox.flush()
-        if reason or (status == "FINISHED" and self.outbox.reason):
-            reason = reason or self.outbox.reason
-            raise RecordError(f"run {self.run_id}: its record is not whole: {reason}")
+        self._put(partial(self.client.set_terminated, self.run_id, status))
+        self.flush()
+        if lost or (status == "FINISHED" and self.reason):
+            raise RecordError(f"run {self.run_id}: its record is not whole: {lost or self.reason}")
 
 
 @contextmanager
@@ -185,7 +206,6 @@ def track(
     """
     tracking = experiment.tracking
     client, experiment_id = open_store(tracking)
-    outbox = Outbox(tracking.uri)
     tags = {
         "model": model,
         "dataset": dataset.manifest.origin,
@@ -198,15 +218,14 @@ def track(
     tracker = None
     try:
         with undivided():  # a run that is open is closed, whenever a signal comes
-            tracker = known = None if resumed is None else _reopen(client, resumed, outbox)
+            tracker = known = None if resumed is None else _reopen(client, resumed, tracking.uri)
             if tracker is None:
                 with refuse_broken_store(tracking.uri):
                     run = client.create_run(experiment_id, run_name=experiment.name, tags=tags)
-                tracker = Tracker(client, run.info.run_id, outbox)
+                tracker = Tracker(client, run.info.run_id, tracking.uri)
         if known is None:
             tracker.log_settings(settings)
-            tracker.log_dataset(dataset)
-            tracker.log_audit(audit(dataset, experiment.evaluation.seen))
+            tracker.log_dataset(dataset, audit(dataset, experiment.evaluation.seen))
         yield tracker
     except BaseException as error:
         # A signal between the block and this function closes the generator.
@@ -220,7 +239,7 @@ def track(
         tracker.end("FINISHED")
 
 
-def _reopen(client: MlflowClient, run_id: str, outbox: Outbox) -> Tracker | None:
+def _reopen(client: MlflowClient, run_id: str, uri: str) -> Tracker | None:
     """Resume an interrupted run; None if the store does not have it."""
     try:
         run = client.get_run(run_id)
@@ -233,7 +252,7 @@ def _reopen(client: MlflowClient, run_id: str, outbox: Outbox) -> Tracker | None
     except MlflowException as error:
         logger.warning("MLflow run %s: cannot be resumed, a new run starts: %s", run_id, error)
         return None
-    return Tracker(client, run_id, outbox, frozenset(logged))
+    return Tracker(client, run_id, uri, frozenset(logged))
 
 
 def finished_run(
@@ -270,10 +289,6 @@ def decisive_facts(
     file = Path(settings.get("evaluation.candidates.file") or "")
     content = file_sha256(file) if file.is_file() else None  # the name does not identify it
     return {"dataset": dataset.fingerprint, "model": model, "candidates": content, **facts}
-
-
-def _params(settings: Mapping[str, Any]) -> list[Param]:
-    return [Param(name, str(value)[:500]) for name, value in settings.items()]
 
 
 def git_commit() -> str | None:

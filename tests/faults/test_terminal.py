@@ -20,7 +20,7 @@ from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.reports.comparison_page import _escape
-from recsys.tracking.store import check_store
+from recsys.tracking.store import open_store
 from recsys.training import processes
 
 STEERING = "a\x1b[2J\x1b]0;owned\x07b\rc\nd"
@@ -130,7 +130,7 @@ def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> 
     columns = {"user_id": users, "item_id": items, "timestamp": np.arange(len(users))}
     prepare(pl.DataFrame(columns), out=tmp_path / "data")
     where = TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db")
-    check_store(where)
+    open_store(where)
     (tmp_path / "mine.yaml").write_text("{name: mine, baseline: ease, evaluation: {seen: allow}}")
     command = [sys.executable, "-m", "recsys", "train", "mine.yaml", "--data", "data"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)

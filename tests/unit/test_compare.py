@@ -613,13 +613,9 @@ def test_wrong_arguments(tracking: TrackingConfig, tmp_path: Path) -> None:
         compare([], TrackingConfig(uri="nonsense://x"))
 
 
-def test_nothing_else_is_printed_or_written(
-    tracking: TrackingConfig,
-    three: tuple[str, str, str],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_nothing_else_is_printed(
+    tracking: TrackingConfig, three: tuple[str, str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "true")
     capfd.readouterr()
     compare(three, tracking)
     assert capfd.readouterr() == ("", "")

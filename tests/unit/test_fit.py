@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import socket
 import sqlite3
 import subprocess
 import time
@@ -32,11 +31,11 @@ from recsys.inference.catalogue import Catalogue
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
-from recsys.tracking import runs, store
+from recsys.tracking import store
 from recsys.tracking.links import mlflow_link
 from recsys.tracking.registry import local_bundle
 from recsys.tracking.runs import find_runs
-from recsys.tracking.store import check_store
+from recsys.tracking.store import open_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
 from recsys.training.curve import Curve, EarlyDecay
@@ -290,7 +289,6 @@ def test_a_failing_store_does_not_cost_the_model(
     with monkeypatch.context() as broken:
         broken.setattr(MlflowClient, "log_artifact", fail)
         broken.setattr(MlflowClient, "log_artifacts", fail)
-        broken.setattr(MlflowClient, "log_model_artifacts", fail)
         with pytest.raises(RecordError, match="the store is full") as caught:
             fit(experiment, dataset, tmp_path / "out")
     assert f"{tmp_path / 'out'} has the bundle and all figures" in str(caught.value)
@@ -325,8 +323,8 @@ def test_a_store_that_is_locked_for_a_while_loses_nothing(
                 tracker.log_epoch(epoch, {"train/loss": 1 / epoch})
             tracker.tag("trained_on", "train")
             other.execute("ROLLBACK")
-        assert len(tracker.outbox.waiting) == 20
-        assert caplog.text.count("the records are kept, and will be sent again") == 1
+        assert (len(tracker.metrics), len(tracker.waiting)) == (19, 1)
+        assert caplog.text.count("the record is kept, and is sent again at the end") == 1
     client = MlflowClient(where.absolute_uri)
     run = client.get_run(tracker.run_id)
     assert run.info.status == "FINISHED"
@@ -344,14 +342,13 @@ def test_a_store_is_opened_by_one_process_at_a_time(
     """Two trainings that start together would both make the tables of a new one."""
     lock, opened = FileLock(tmp_path / "mlflow.db.lock"), []
 
-    def open_store(uri: str) -> MlflowClient:
+    def client(uri: str) -> MlflowClient:
         with pytest.raises(Timeout):
             lock.acquire(timeout=0)
         opened.append(uri)
         return MlflowClient(uri)
 
-    for module in (store, runs):
-        monkeypatch.setattr(module, "MlflowClient", open_store)
+    monkeypatch.setattr(store, "MlflowClient", client)
     fit(experiment, dataset, tmp_path / "out")
     assert opened
     opened.clear()
@@ -364,19 +361,19 @@ def test_a_store_is_opened_by_one_process_at_a_time(
 def test_a_locked_store_a_folder_and_a_text_are_one_line_within_seconds(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "text").write_text("notes " * 1000)
-    check_store(TrackingConfig(uri=f"sqlite:///{tmp_path}/locked"))
+    open_store(TrackingConfig(uri=f"sqlite:///{tmp_path}/locked"))
     with closing(sqlite3.connect(tmp_path / "locked", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         for name, words in (
-            ("locked", "cannot be used: database is locked"),
-            ("folder", "is a folder, not a SQLite file"),
-            ("text", "cannot be used: file is not a database"),
-            ("text/deeper/mlflow.db", "cannot be used: Not a directory"),
+            ("locked", "database is locked"),
+            ("folder", "unable to open database file"),
+            ("text", "file is not a database"),
+            ("text/deeper/mlflow.db", "Not a directory"),
         ):
             started, uri = time.monotonic(), f"sqlite:///{tmp_path}/{name}"
             with pytest.raises(InputError) as caught:
-                check_store(TrackingConfig(uri=uri))
-            assert str(caught.value).startswith(f"tracking.uri {uri}: ")
+                open_store(TrackingConfig(uri=uri))
+            assert str(caught.value).startswith(f"tracking.uri {uri}: cannot be used: ")
             assert words in str(caught.value)
             assert "\n" not in str(caught.value)
             assert time.monotonic() - started < 30
@@ -400,36 +397,29 @@ def test_runs_of_a_read_only_store_can_be_compared(
             ).returncode:
                 pytest.skip("a read-only folder needs the right to mount, for root")
     try:
-        assert [one.run.info.run_id for one in find_runs([], where, "test")] == [run]
-        with pytest.raises(InputError, match="is read-only"):
-            check_store(where)
+        assert [found.run.info.run_id for found in find_runs([], where, "test")] == [run]
+        with pytest.raises(InputError, match="readonly database|unable to open database"):
+            open_store(where)
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_an_unreachable_server_is_reported_at_once(
+def test_an_unreachable_server_is_reported_within_seconds(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
-    tracking = experiment.tracking.model_copy(update={"uri": "http://127.0.0.1:9"})
-    with pytest.raises(InputError, match=r"tracking\.uri http://127\.0\.0\.1:9: no server answers"):
+    uri, started = "http://127.0.0.1:9", time.monotonic()
+    tracking = experiment.tracking.model_copy(update={"uri": uri})
+    with pytest.raises(InputError, match=rf"tracking\.uri {uri}: cannot be used: .*refused"):
         fit(experiment.model_copy(update={"tracking": tracking}), dataset, tmp_path / "out")
+    assert time.monotonic() - started < 20
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("uri", ["postgresql://nohost.invalid/db", "mysql://127.0.0.1:9/db"])
-def test_a_database_that_cannot_be_reached_is_one_line(uri: str) -> None:
-    with pytest.raises(InputError, match="no server answers") as caught:
-        find_runs([], TrackingConfig(uri=uri), "test")
-    assert str(caught.value).startswith(f"tracking.uri {uri}: ")
-    assert "\n" not in str(caught.value)
-
-
 def test_a_missing_driver_of_a_database_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        tracking = TrackingConfig(uri=f"postgresql://127.0.0.1:{server.getsockname()[1]}/db")
-        with pytest.raises(InputError, match="needs the Python package psycopg2?, which is not"):
-            find_runs([], tracking, "test")
+    tracking = TrackingConfig(uri="postgresql://127.0.0.1:9/db")
+    with pytest.raises(InputError, match="needs the Python package psycopg2?, which is not"):
+        find_runs([], tracking, "test")
 
 
 @pytest.mark.slow

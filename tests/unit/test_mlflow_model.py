@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import yaml
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
@@ -36,9 +35,7 @@ from recsys.server.settings import NamedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.pyfunc import HistoryModel
 from recsys.serving.recommender import Recommender
-from recsys.tracking.mlflow_model import NEEDED
-from recsys.tracking.registry import Registered
-from recsys.tracking.wheel import library_wheel
+from recsys.tracking.registry import NEEDED, Registered
 from tests.unit.conftest import tiny_experiment
 from tests.unit.running_server import running
 from tests.unit.server_process import wait_for
@@ -59,7 +56,7 @@ def champion(tiny_bundle: ModelBundle, store: TrackingConfig) -> Registered:
 @pytest.fixture(scope="module")
 def folder(champion: Registered, store: TrackingConfig) -> Path:
     """The logged model."""
-    return bundle_folder(champion.uri, store)
+    return bundle_folder(champion.uri, store).parents[1]
 
 
 def frame_of_histories() -> pd.DataFrame:
@@ -134,7 +131,7 @@ def test_a_model_that_reads_times_gets_them(
     network = build_model(config, tiny_dataset.num_items)
     bundle = ModelBundle.write(tmp_path / "b", network, experiment, tiny_dataset, ("train",))
     logged = register(bundle.path, "timed", tracking=store)
-    model = mlflow.pyfunc.load_model(str(bundle_folder(logged.uri, store)))
+    model = mlflow.pyfunc.load_model(str(bundle_folder(logged.uri, store).parents[1]))
     frame = pd.DataFrame({"items": [["hat", "boots"]], "times": [[3, 4]]})
     answer = model.predict(frame, params={"at": "9", "k": 2})
     log = pl.DataFrame({"user_id": ["x", "x"], "item_id": ["hat", "boots"], "timestamp": [3, 4]})
@@ -147,25 +144,19 @@ def test_a_model_that_reads_times_gets_them(
         model.predict(frame[["items"]], params={"at": "9"})
 
 
-def test_nothing_of_a_logged_model_is_a_pickle_and_its_weights_are_there_once(
+def test_a_registered_model_is_the_bundle_with_the_code_that_reads_it(
     folder: Path, tiny_bundle: ModelBundle
 ) -> None:
+    """No pickle, and no requirement that a package index could fill with another project."""
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    own = {path.name for path in tiny_bundle.path.iterdir()}
+    own = {f"data/{tiny_bundle.path.name}/{path.name}" for path in tiny_bundle.path.iterdir()}
     added = {"MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt", "input_example.json"}
-    added |= {"serving_input_example.json", f"wheels/{library_wheel().name}"}
-    assert files == own | added
-    flavour = yaml.safe_load((folder / "MLmodel").read_text())["flavors"]["python_function"]
-    assert flavour["loader_module"] == "recsys.serving.pyfunc"
-    assert "data" not in flavour  # it is handed the folder: no copy in a folder of its own
-
-
-def test_the_requirements_name_no_package_that_could_be_a_strangers(folder: Path) -> None:
-    *pinned, ours = (folder / "requirements.txt").read_text().splitlines()
-    assert {line.partition("==")[0] for line in pinned} == set(NEEDED)
-    assert all(line.partition("==")[2] and "+" not in line for line in pinned)
-    assert ours == f"wheels/{library_wheel().name}"
-    assert (folder / ours).is_file()
+    code = {name for name in files if name.startswith("code/recsys/")}
+    assert "code/recsys/serving/pyfunc.py" in code
+    assert files - code == own | added | {"serving_input_example.json"}
+    lines = (folder / "requirements.txt").read_text().splitlines()
+    assert {line.partition("==")[0] for line in lines} == set(NEEDED)
+    assert all(line.partition("==")[2] and "+" not in line for line in lines)
     dependencies = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     core = dependencies.partition("dependencies = [")[2].partition("]")[0]
     assert {line.split('"')[1].split(">")[0] for line in core.splitlines() if '"' in line} <= set(
@@ -174,29 +165,18 @@ def test_the_requirements_name_no_package_that_could_be_a_strangers(folder: Path
 
 
 @pytest.mark.slow
-def test_the_wheel_of_a_logged_model_restores_the_library(folder: Path, tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    requirement = (folder / "requirements.txt").read_text().splitlines()[-1]
-    subprocess.run([*pip, "--target", tmp_path, requirement], cwd=folder, check=True)
+def test_mlflow_reads_a_registered_model_with_its_own_code(folder: Path, tmp_path: Path) -> None:
     code = """
-import sys
-from recsys.serving.pyfunc import _load_pyfunc
-import polars as pl, recsys
-assert recsys.__file__.startswith(sys.argv[2]), recsys.__file__
-assert not {"mlflow", "pandas", "pytorch_lightning", "matplotlib"} & set(sys.modules)
-print(_load_pyfunc(sys.argv[1]).predict(pl.DataFrame({"items": [["hat"]]}), {"k": 1}))
+import sys, mlflow.pyfunc, pandas
+model = mlflow.pyfunc.load_model(sys.argv[1])
+import recsys
+assert recsys.__file__.startswith(sys.argv[1]), recsys.__file__
+assert not {"pytorch_lightning", "matplotlib"} & set(sys.modules)
+print(model.predict(pandas.DataFrame({"items": [["hat"]]}), params={"k": 1}))
 """
-    words = [sys.executable, "-c", code, str(folder), str(tmp_path)]
-    done = subprocess.run(
-        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, check=False
-    )
-    assert done.returncode == 0
-
-
-def test_the_same_code_gives_the_same_wheel() -> None:
-    first = library_wheel()
-    library_wheel.cache_clear()
-    assert library_wheel() == first
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [sys.executable, "-c", code, str(folder)]
+    assert subprocess.run(words, cwd=tmp_path, env=environment, check=False).returncode == 0
 
 
 def test_an_alias_names_one_version(
@@ -219,9 +199,10 @@ def test_an_alias_names_one_version(
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("models:/boutique@champion", "no such model in the registry, which has .*shop"),
-        ("models:/shop@nobody", "no such model in the registry"),
+        ("models:/boutique@champion", "no such model in the store: .* registry has .*shop"),
+        ("models:/shop@nobody", "no such model in the store"),
         ("models:/shop", "a model is models:/NAME@ALIAS, models:/NAME/VERSION or runs:"),
+        ("runs:/nobody/bundle", "no such model in the store"),
     ],
 )
 def test_an_unknown_model_is_one_line(
@@ -239,8 +220,8 @@ def test_each_run_logs_its_model_and_can_be_registered_by_name(
     logged = bundle_folder(f"runs:/{run.run_id}/bundle", store)
     digest = ModelBundle.open(run.bundle).manifest.digest
     assert ModelBundle.open(logged).manifest.digest == digest
-    client = MlflowClient(store.absolute_uri)
-    assert "bundle" not in {file.path for file in client.list_artifacts(run.run_id)}  # a copy
+    with pytest.raises(InputError, match="cannot be used|no such model|is not a bundle|not"):
+        ModelBundle.open(bundle_folder(f"runs:/{run.run_id}/nothing", store))
     words = ["register", "popular", "counts", "--alias", "champion", "--tracking-uri", store.uri]
     done = CliRunner().invoke(app, [*words, "--json"])
     assert json.loads(done.stdout) == [{"model": "models:/counts@champion", "version": "1"}]
@@ -279,9 +260,14 @@ def test_the_server_follows_an_alias(
         wait_for(lambda: server.service.model is not first)
         digest = server.service.model.bundle.manifest.digest
         assert digest == tiny_dot_bundle.manifest.digest
+        # Rollback: the alias is moved to the version before.
+        client = MlflowClient(store.uri)
+        client.set_registered_model_alias("followed", "champion", "1")
+        wait_for(lambda: server.service.model.bundle.manifest.digest != digest)
+        assert server.service.model.bundle.manifest.digest == tiny_bundle.manifest.digest
         # A registry that cannot be asked is reported; the model goes on answering.
         second = server.service.model
-        MlflowClient(store.uri).delete_registered_model_alias("followed", "champion")
+        client.delete_registered_model_alias("followed", "champion")
         failed = server.service.metrics.reloads.labels("failed")
         wait_for(lambda: failed._value.get() > 0)
         time.sleep(0.2)
