@@ -8,21 +8,21 @@ validation after the model is trained, so nothing leaks into the training.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from scipy.sparse import csr_array
 
 from recsys.baselines.popularity import RepeatCounts
-from recsys.baselines.saved import check_row, matrix_tensors, opened, read_matrix, read_settings
-from recsys.baselines.transitions import PCTM, PCTMSettings
+from recsys.baselines.saved import opened, read_counts, read_settings, save_counts
+from recsys.baselines.transitions import PCTM
 from recsys.data.histories import Histories
 from recsys.inference.scorer import Blend, Scorer
+
+_HEADER = "recsys.count_ensemble"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,14 +45,13 @@ class CountEnsemble:
         """Return the ensemble for a larger catalogue, whose new items have no transitions."""
         matrix, popularity = self.counts.log_counts, self.counts.log_popularity
         more = num_items + 1 - len(popularity)
-        offsets = np.pad(matrix.indptr, (0, more), mode="edge")
-        matrix = csr_array(
-            (matrix.data, matrix.indices, offsets), shape=(num_items + 1, num_items + 1)
+        arrays = (matrix.data, matrix.indices, np.pad(matrix.indptr, (0, more), mode="edge"))
+        counts = replace(
+            self.counts,
+            log_counts=csr_array(arrays, shape=(num_items + 1, num_items + 1)),
+            log_popularity=np.append(popularity, np.full(more, popularity.min())),
         )
-        popularity = np.append(popularity, np.full(more, popularity.min()))
-        return replace(
-            self, counts=replace(self.counts, log_counts=matrix, log_popularity=popularity)
-        )
+        return replace(self, counts=counts)
 
     def with_new_items(self, histories: Histories, num_items: int) -> CountEnsemble:
         """Return the ensemble for a larger catalogue, whose new items are counted.
@@ -68,10 +67,10 @@ class CountEnsemble:
         counted = PCTM.fit(histories, num_items, self.counts.settings)
         pairs = counted.log_counts.tocoo()
         added = (pairs.row > known) | (pairs.col > known)
-        places = pairs.row[added], pairs.col[added]
-        matrix = extended.log_counts + csr_array((pairs.data[added], places), shape=pairs.shape)
+        new = (pairs.data[added], (pairs.row[added], pairs.col[added]))
         popularity = extended.log_popularity.copy()
         popularity[known + 1 :] = counted.log_popularity[known + 1 :]
+        matrix = extended.log_counts + csr_array(new, shape=pairs.shape)
         return replace(self, counts=replace(extended, log_counts=matrix, log_popularity=popularity))
 
     def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
@@ -92,33 +91,17 @@ class CountEnsemble:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file with the weights and settings as metadata."""
-        tensors = matrix_tensors(self.counts.log_counts)
-        tensors["log_popularity"] = self.counts.log_popularity
-        facts = {
-            "weight": self.weight,
-            "repeat_weight": self.repeat_weight,
-            "settings": asdict(self.counts.settings),
-        }
-        save_file(tensors, path, {"count_ensemble": json.dumps(facts, sort_keys=True)})
+        weights = {"weight": self.weight, "repeat_weight": self.repeat_weight}
+        save_counts(self.counts, path, _HEADER, {"weights": weights})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], num_items: int | None = None) -> CountEnsemble:
-        """Read a file written by `save`.
-
-        Args:
-            path: the file.
-            num_items: the size of the catalogue that it must count; any if None.
+    def load(cls, path: str | os.PathLike[str], num_items: int) -> CountEnsemble:
+        """Read a file written by `save`, which must count a catalogue of this size.
 
         Raises:
-            InputError: the file cannot be read, or is not a count ensemble.
+            InputError: the file cannot be read, or is not such a count ensemble.
         """
-        with opened(path, "count_ensemble", "a count ensemble") as (tensors, facts):
-            check_row(tensors, "log_popularity", np.float64)
-            popularity = tensors["log_popularity"]
-            matrix = read_matrix(tensors, len(popularity))
-            if num_items not in (None, len(popularity) - 1):
-                raise ValueError(f"it counts {len(popularity) - 1} items, not {num_items}")
-            settings = read_settings(PCTMSettings, facts["settings"])
-            weights = {name: facts[name] for name in ("weight", "repeat_weight")}
-            weights = read_settings(dict[str, float], weights)
-        return cls(PCTM(matrix, popularity, settings), **weights)
+        with opened(path, _HEADER, "a count ensemble") as (tensors, facts):
+            counts = read_counts(PCTM, tensors, facts, num_items)
+            weights = read_settings(dict[str, float], facts["weights"])
+            return cls(counts, weights["weight"], weights["repeat_weight"])

@@ -59,10 +59,7 @@ class CountScorer:
 def as_scores(scores: NDArray[np.float64], candidates: NDArray[np.int32] | None) -> torch.Tensor:
     """Return float32 scores, -inf for PAD; see `Scorer.score`."""
     exact = scores.astype(np.float32)
-    if candidates is None:
-        exact[:, PAD] = -math.inf
-    else:
-        exact[candidates == PAD] = -math.inf
+    exact[(slice(None), PAD) if candidates is None else candidates == PAD] = -math.inf
     return torch.from_numpy(exact)
 
 
@@ -175,20 +172,20 @@ def summed_votes(
         votes = weighted_histories(read, weights, num_items)
         return (votes @ matrix).toarray()  # type: ignore[no-any-return]
 
-    def part(users: slice) -> tuple[Histories, NDArray[np.float64]]:
+    def votes_of(users: slice) -> tuple[Histories, NDArray[np.float64]]:
         return read[users], weights[read.offsets[users.start] : read.offsets[users.stop]]
 
     product = np.diff(matrix.indptr)[read.items].sum() + len(read) * num_items / 4
     if _LOOK_UP * len(read.items) * candidates.shape[1] > product:
         return pick_candidates(
-            lambda users: summed_votes(*part(users), matrix), candidates, num_items
+            lambda users: summed_votes(*votes_of(users), matrix), candidates, num_items
         )
     sums = np.empty(candidates.shape)
     widest = int(read.lengths.max(initial=0)) * candidates.shape[1]
     step = max(1, _LOOK_UPS_AT_ONCE // max(widest, 1))
     for start in range(0, len(read), step):
         users = slice(start, min(start + step, len(read)))
-        few, own = part(users)
+        few, own = votes_of(users)
         entries = entries_at(matrix, few.items[:, None], candidates[users][few.users])
         by_user = (own, np.arange(len(few.items)), few.offsets)
         sums[users] = np.asarray(csr_array(by_user, shape=(len(few), len(few.items))) @ entries)

@@ -209,9 +209,26 @@ class MatrixFactorisation(CountScorer):
         settings: MatrixFactorisationSettings | None = None,
     ) -> MatrixFactorisation:
         """Factorise the binary user-item matrix of the training histories."""
-        settings = settings or MatrixFactorisationSettings()
-        vectors = _item_vectors(histories, num_items, settings)
-        return cls(vectors, item_counts(histories, num_items), settings)
+        from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
+
+        settings, counts = (
+            settings or MatrixFactorisationSettings(),
+            item_counts(histories, num_items),
+        )
+        if not len(histories.items):
+            return cls(np.zeros((num_items + 1, 0)), counts, settings)
+        matrix = weighted_histories(histories, 1.0, num_items)
+        users = np.bincount(matrix.indices, minlength=num_items + 1)
+        matrix.data = (np.maximum(users, 1) ** -settings.popularity_power)[matrix.indices]
+        svd = TruncatedSVD(min(settings.dim, num_items), random_state=0)
+        # scikit-learn divides by the variance of the matrix: 0 if all users have the same items.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            svd.fit(matrix)
+        singular = svd.singular_values_
+        # Beyond the rank of the matrix the vectors are arbitrary: noise.
+        real = singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
+        vectors = svd.components_[real].T * singular[real] ** settings.spectrum_power
+        return cls(vectors, counts, settings)
 
     def scores_of(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
@@ -224,28 +241,3 @@ class MatrixFactorisation(CountScorer):
         return pick_candidates(
             lambda batch: users[batch] @ self.item_vectors.T, candidates, self.num_items
         )
-
-
-def _item_vectors(
-    histories: Histories, num_items: int, settings: MatrixFactorisationSettings
-) -> NDArray[np.float64]:
-    """Return scaled right singular vectors of the scaled user-item matrix [I + 1, D]."""
-    from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
-
-    if not len(histories.items):
-        return np.zeros((num_items + 1, 0))
-    matrix = weighted_histories(histories, 1.0, num_items)
-    users = np.bincount(matrix.indices, minlength=num_items + 1)
-    scale = np.maximum(users, 1) ** -settings.popularity_power
-    matrix.data = scale[matrix.indices]
-    svd = TruncatedSVD(min(settings.dim, num_items), random_state=0)
-    # scikit-learn divides by the variance of the matrix: 0 if all users have the same items.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        svd.fit(matrix)
-    singular = svd.singular_values_
-    # Beyond the rank of the matrix the vectors are arbitrary: noise.
-    real = singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
-    vectors: NDArray[np.float64] = (
-        svd.components_[real].T * singular[real] ** settings.spectrum_power
-    )
-    return vectors

@@ -22,11 +22,13 @@ from recsys.errors import InputError
 from recsys.inference.scorer import Scorer
 
 S = TypeVar("S")
+Arrays = Mapping[str, NDArray[Any]]
 _HEADER = "recsys.baseline"
 _LARGEST_SETTING = 1e6
 LARGEST_VALUE = 1e15
 """Sums and products of such values are finite as float32, which scores are."""
-_TYPES = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
+_MATRIX = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
+"""The arrays of a saved matrix, with their types."""
 
 
 class FittedBaseline(NamedTuple):
@@ -39,21 +41,7 @@ class FittedBaseline(NamedTuple):
 
 def save_baseline(baseline: FittedBaseline, path: Path) -> None:
     """Write one safetensors file: the arrays of the scorer, and its settings in the header."""
-    scorer: Any = baseline.scorer
-    if not is_dataclass(scorer):
-        raise TypeError(f"{type(scorer).__name__} cannot be saved")
-    tensors: dict[str, NDArray[Any]] = {}
-    settings: dict[str, Any] = {}
-    for field in fields(scorer):
-        name, value = field.name, getattr(scorer, field.name)
-        if isinstance(value, csr_array):
-            tensors |= matrix_tensors(value, f"{name}.")
-        elif isinstance(value, np.ndarray):
-            tensors[name] = np.ascontiguousarray(value)
-        else:
-            settings[name] = asdict(value)
-    facts = {"name": baseline.name, "settings": settings}
-    save_file(tensors, path, {_HEADER: json.dumps(facts, sort_keys=True)})
+    save_counts(baseline.scorer, path, _HEADER, {"name": baseline.name})
 
 
 def load_baseline(path: str | os.PathLike[str], name: str, num_items: int) -> Scorer:
@@ -67,32 +55,53 @@ def load_baseline(path: str | os.PathLike[str], name: str, num_items: int) -> Sc
     Raises:
         InputError: the file cannot be read, or does not hold this baseline of such a catalogue.
     """
-    kind = BASELINES[name].kind
     with opened(path, _HEADER, "a baseline") as (tensors, facts):
         if facts["name"] != name:
             raise ValueError(f"it holds {facts['name']}, not {name}")
-        hints = get_type_hints(kind)
-        values: dict[str, Any] = {}
-        for field in fields(kind):
-            value: Any = tensors.get(field.name)
-            if hints[field.name] is csr_array:
-                value = read_matrix(tensors, num_items + 1, f"{field.name}.")
-            elif is_dataclass(hints[field.name]):
-                value = read_settings(hints[field.name], facts["settings"][field.name])
-            elif len(tensors[field.name]) != num_items + 1:
-                raise ValueError(
-                    f"{field.name} must have a row for each of {num_items} items and PAD"
-                )
-            else:
-                check_finite(field.name, tensors[field.name])
-            values[field.name] = value
-    return kind(**values)  # type: ignore[no-any-return]
+        scorer: Scorer = read_counts(BASELINES[name].kind, tensors, facts, num_items)
+    return scorer
+
+
+def save_counts(scorer: Any, path: str | os.PathLike[str], header: str, facts: Any) -> None:
+    """Write a dataclass of matrices, arrays and settings; its settings and the facts as JSON."""
+    tensors: dict[str, NDArray[Any]] = {}
+    settings: dict[str, Any] = {}
+    for field in fields(scorer):
+        name, value = field.name, getattr(scorer, field.name)
+        if isinstance(value, csr_array):
+            arrays = (value.indptr, value.indices, value.data)
+            for (part, dtype), array in zip(_MATRIX.items(), arrays, strict=True):
+                tensors[f"{name}.{part}"] = array.astype(dtype, copy=False)
+        elif isinstance(value, np.ndarray):
+            tensors[name] = np.ascontiguousarray(value)
+        else:
+            settings[name] = asdict(value)
+    save_file(tensors, path, {header: json.dumps(facts | {"settings": settings}, sort_keys=True)})
+
+
+def read_counts(kind: type[S], tensors: Arrays, facts: Any, num_items: int) -> S:
+    """Make a dataclass that `save_counts` wrote.
+
+    Raises:
+        KeyError: an array is missing.
+        ValueError: the first array or setting that is not as it was written.
+    """
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for name, hint in ((field.name, hints[field.name]) for field in fields(kind)):  # type: ignore[arg-type]
+        if hint is csr_array:
+            values[name] = _read_matrix(tensors, name, num_items + 1)
+        elif is_dataclass(hint) and isinstance(hint, type):
+            values[name] = read_settings(hint, facts["settings"][name])
+        elif len(tensors[name]) != num_items + 1:
+            raise ValueError(f"{name} must have a row for each of {num_items} items and PAD")
+        else:
+            values[name] = _finite(name, tensors[name])
+    return kind(**values)
 
 
 @contextmanager
-def opened(
-    path: str | os.PathLike[str], header: str, noun: str
-) -> Iterator[tuple[dict[str, NDArray[Any]], Any]]:
+def opened(path: str | os.PathLike[str], header: str, noun: str) -> Iterator[tuple[Arrays, Any]]:
     """Open a file for reading: its tensors by name, and the facts in its header.
 
     Raises:
@@ -107,67 +116,22 @@ def opened(
         raise InputError(f"{path}: cannot be read as {noun}: {error}") from error
 
 
-def matrix_tensors(matrix: csr_array, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """Return the parts of a matrix [I + 1, I + 1] by name."""
-    return {
-        f"{prefix}offsets": matrix.indptr.astype(np.int64),
-        f"{prefix}columns": matrix.indices.astype(np.int32),
-        f"{prefix}values": matrix.data,
-    }
+def _read_matrix(tensors: Arrays, name: str, size: int) -> csr_array:
+    """Build a matrix [I + 1, I + 1]; an index outside it would end the process that uses it."""
+    for part, dtype in _MATRIX.items():
+        if (array := tensors[f"{name}.{part}"]).dtype != dtype or array.ndim != 1:
+            raise ValueError(f"{name}.{part} must be one row of {np.dtype(dtype)}")
+    offsets, columns, values = (tensors[f"{name}.{part}"] for part in _MATRIX)
+    matrix = csr_array((_finite(f"{name}.values", values), columns, offsets), shape=(size, size))
+    matrix.check_format(full_check=True)
+    return matrix
 
 
-def read_matrix(tensors: Mapping[str, NDArray[Any]], size: int, prefix: str = "") -> csr_array:
-    """Build a matrix from `matrix_tensors`.
-
-    All of it is checked: scipy does not check indices, and one outside the matrix would end the
-    process.
-
-    Args:
-        tensors: the tensors of a file.
-        size: I + 1, the rows and columns.
-        prefix: of the names of the parts.
-
-    Raises:
-        KeyError: a part is missing.
-        ValueError: the first part that is not as `matrix_tensors` wrote it.
-    """
-    for name, dtype in _TYPES.items():
-        check_row(tensors, f"{prefix}{name}", dtype)
-    offsets, columns, values = (tensors[f"{prefix}{name}"] for name in _TYPES)
-    if size < 2 or len(offsets) != size + 1:
-        raise ValueError(
-            f"{prefix}offsets must be {size + 1} for {size - 1} items, not {len(offsets)}"
-        )
-    if len(columns) != len(values):
-        raise ValueError(f"{len(columns)} {prefix}columns need as many values")
-    if offsets[0] != 0 or offsets[-1] != len(columns) or (np.diff(offsets) < 0).any():
-        raise ValueError(f"{prefix}offsets must ascend from 0 to {len(columns)}")
-    if len(columns) and not (columns.min() >= 0 and columns.max() < size):
-        raise ValueError(f"{prefix}columns must be item tokens from 0 to {size - 1}")
-    return csr_array((values, columns, offsets), shape=(size, size))
-
-
-def check_row(tensors: Mapping[str, NDArray[Any]], name: str, dtype: type[Any]) -> None:
-    """Check that a tensor is one finite row of a type.
-
-    Raises:
-        KeyError: it is missing.
-        ValueError: it is not.
-    """
-    array = tensors[name]
-    if array.dtype != dtype or array.ndim != 1:
-        raise ValueError(f"{name} must be one row of {np.dtype(dtype)}, not {array.dtype}")
-    check_finite(name, array)
-
-
-def check_finite(name: str, array: NDArray[Any]) -> None:
-    """Check that the scores which are computed from an array will be finite.
-
-    Raises:
-        ValueError: they may not be.
-    """
+def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array if the scores that are computed from it will be finite."""
     if not (np.abs(array) <= LARGEST_VALUE).all():
         raise ValueError(f"{name} must be finite, and at most {LARGEST_VALUE:g}")
+    return array
 
 
 def read_settings(kind: type[S], values: Mapping[str, Any]) -> S:

@@ -83,33 +83,26 @@ class Baseline(Generic[S]):
 
         ``enough`` is asked after each setting: the rest of the grid is not tried then.
         """
-        tried: list[Trial[S]] = []
+        trials: list[Trial[S]] = []
         for settings in self._candidates(dataset, seen):
-            if tried and enough():
+            if trials and enough():
                 break
-            tried.append(self._try(settings, dataset, holdout, seen))
-        return max(tried, key=lambda trial: trial.ndcg_at_10)
-
-    def _try(self, settings: S, dataset: PreparedDataset, holdout: Holdout, seen: Seen) -> Trial[S]:
-        started = time.perf_counter()
-        scorer = self.fit(dataset, "valid", settings)
-        fitted = time.perf_counter()
-        quality = float(evaluate(scorer, holdout, "valid", seen).values("ndcg_at_10").mean())
-        return Trial(settings, quality, fitted - started, time.perf_counter() - fitted)
+            started = time.perf_counter()
+            scorer = self.fit(dataset, "valid", settings)
+            fitted = time.perf_counter()
+            ndcg = float(evaluate(scorer, holdout, "valid", seen).values("ndcg_at_10").mean())
+            trials.append(Trial(settings, ndcg, fitted - started, time.perf_counter() - fitted))
+        return max(trials, key=lambda trial: trial.ndcg_at_10)
 
     def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[S]:
-        """Return the settings to choose from: the published ones where they were published."""
-        published = self.published.get(dataset.manifest.origin)
-        if published is None or not _is_published_protocol(dataset.config, seen):
-            return self.grid
-        return [published]
+        """Return the settings to choose from: the published ones under the published protocol.
 
-
-def _is_published_protocol(config: DataConfig, seen: Seen) -> bool:
-    """Return whether it is leave-last-out on the unfiltered log, with seen items not ranked."""
-    location = {"source", "mirror", "columns"}
-    settings = config.model_dump(exclude=location)
-    return seen == "filter" and settings == DataConfig().model_dump(exclude=location)
+        That is leave-last-out on the unfiltered log, with seen items not ranked.
+        """
+        published, location = dataset.manifest.origin, {"source", "mirror", "columns"}
+        settings = dataset.config.model_dump(exclude=location)
+        usual = seen == "filter" and settings == DataConfig().model_dump(exclude=location)
+        return [self.published[published]] if usual and published in self.published else self.grid
 
 
 @dataclass(frozen=True, slots=True)

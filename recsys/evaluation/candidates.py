@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,13 +63,7 @@ class Candidates:
 def choose_candidates(
     config: EvaluationConfig, dataset: PreparedDataset, part: Part, holdout: Holdout
 ) -> Candidates | None:
-    """Return the candidates that a config chooses, or None for the full catalogue.
-
-    Args:
-        config: the protocol.
-        dataset: the dataset of the holdout.
-        part: the part of the split.
-        holdout: the targets of the part.
+    """Return the candidates of a part's targets that a config chooses; None for all items.
 
     Raises:
         InputError: see `read_candidates`.
@@ -85,24 +80,18 @@ def choose_candidates(
 def sample_candidates(
     config: SampledItems, dataset: PreparedDataset, part: Part, holdout: Holdout, seen: Seen
 ) -> Candidates:
-    """Draw random items for each history, and add the targets after it.
+    """Draw random items for each history, and add the targets of the part after it.
 
-    Targets of the same user and history have the same candidates: they are in one list.
-
-    Args:
-        config: the number of items and how they are drawn.
-        dataset: the catalogue, and the interactions that popularity is counted in.
-        part: the part of the split.
-        holdout: the targets of the part.
-        seen: under ``filter`` items of the history are not drawn.
+    Targets of the same user and history have the same candidates: they are in one list. Popularity
+    is that before the part. If seen items are filtered, those of the history are not drawn.
     """
     num_items, histories, rows = dataset.num_items, holdout.histories, holdout.history_rows
-    targets = Histories(holdout.targets, _offsets(np.bincount(rows)))
+    targets = _sets(holdout.targets, np.bincount(rows))
     weights = np.ones(num_items + 1, dtype=np.float32)
     if config.by == "popularity":
         weights = np.bincount(dataset.histories(part).items, minlength=num_items + 1).astype("f4")
     weights[PAD] = 0
-    generator = np.random.default_rng(config.seed)
+    generator, num = np.random.default_rng(config.seed), min(config.num, num_items)
     counts, items = [], []
     for users in user_batches(len(histories), num_items):
         # Each item gets a random waiting time, and the shortest are drawn: without replacement,
@@ -112,14 +101,13 @@ def sample_candidates(
         waits[:, weights == 0] = np.inf
         for excluded in (targets[users], histories[users])[: 2 if seen == "filter" else 1]:
             waits[excluded.users, excluded.items] = np.inf
-        num = min(config.num, num_items)
         drawn = np.argpartition(waits, num - 1, axis=1)[:, :num]
         chosen = np.zeros(shape, dtype=np.bool_)
         np.put_along_axis(chosen, drawn, np.isfinite(np.take_along_axis(waits, drawn, 1)), 1)
         chosen[targets[users].users, targets[users].items] = True
         counts.append(chosen.sum(axis=1))
-        items.append(np.nonzero(chosen)[1].astype(np.int32))
-    sets = Histories(np.concatenate(items), _offsets(np.concatenate(counts)))
+        items.append(np.nonzero(chosen)[1])
+    sets = _sets(np.concatenate(items), np.concatenate(counts))
     name = f"{_SAMPLED} {config.num} ({config.by}, seed {config.seed})"
     return Candidates(name, sets.take(rows))
 
@@ -159,13 +147,13 @@ def read_candidates(source: TableSource, dataset: PreparedDataset, holdout: Hold
             "targets are missing): every target must be a candidate"
         )
     counts = np.bincount(pairs // width, minlength=dataset.num_users)
-    given = Histories((pairs % width).astype(np.int32), _offsets(counts)).take(holdout.users)
-    digest = hashlib.sha256(given.items.tobytes() + given.offsets.tobytes()).hexdigest()
-    return Candidates(f"given {digest[:12]}", given)
+    sets = _sets(pairs % width, counts).take(holdout.users)
+    digest = hashlib.sha256(sets.items.tobytes() + sets.offsets.tobytes()).hexdigest()
+    return Candidates(f"given {digest[:12]}", sets)
 
 
-def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(counts)])
+def _sets(items: NDArray[Any], counts: NDArray[np.int64]) -> Histories:
+    return Histories(items.astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))
 
 
 def protocol_tags(

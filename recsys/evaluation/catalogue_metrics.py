@@ -123,16 +123,16 @@ def diversity(lists: NDArray[np.int32], features: NDArray[np.int64]) -> NDArray[
     array([0.66666667])
     """
     different = np.empty(len(lists))
-    for batch in user_batches(len(lists), lists.shape[1]):
+    for batch in user_batches(*lists.shape):
         listed = lists[batch]
-        sizes = (listed != PAD).sum(axis=1)
         equal_pairs = np.zeros(len(listed))
         for column in features.T:
             values = np.where(listed == PAD, -1, column[listed])
-            rows = np.broadcast_to(np.arange(len(listed))[:, None], listed.shape)[values >= 0]
+            rows = np.nonzero(values >= 0)[0]
             width = int(column.max(initial=0)) + 1
             shared, counts = np.unique(rows * width + values[values >= 0], return_counts=True)
             equal_pairs += np.bincount(shared // width, counts * (counts - 1.0), len(listed))
+        sizes = (listed != PAD).sum(axis=1)
         with np.errstate(invalid="ignore"):
             different[batch] = 1 - equal_pairs / (sizes * (sizes - 1) * features.shape[1])
     return different

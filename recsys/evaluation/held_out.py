@@ -24,21 +24,21 @@ from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.catalogue_metrics import catalogue_metrics
-from recsys.evaluation.metrics import Interval
 from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables import (
     NextListTable,
     RankTable,
     TopKTable,
+    next_list_table,
     rank_table,
-    top_k_length,
     top_k_table,
 )
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
-from recsys.model.models import Model
-from recsys.model.sequence_to_sequence import SequenceToSequence
+
+_LONGEST = 100
+"""The length of the longest lists of best items."""
 
 
 class HeldOut(NamedTuple):
@@ -64,18 +64,20 @@ def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime
         InputError: there are no targets; or the request times of several targets after one history
             are to be known, although these targets are ranked in one list.
     """
-    holdout = dataset.holdout(part, request_time)
+    holdout, split = dataset.holdout(part, request_time), dataset.config.split
     if not len(holdout.targets):
         raise InputError(
-            f"{dataset.path}: {dataset.config.split} leaves no {part} targets to evaluate on "
+            f"{dataset.path}: {split} leaves no {part} targets to evaluate on "
             f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
             f"history): {_remedy(dataset, part)}"
         )
-    if request_time == "known" and _share_histories(holdout):
+    lengths = holdout.histories.lengths[holdout.history_rows]
+    shared = (np.diff(holdout.users) == 0) & (np.diff(lengths) == 0)
+    if request_time == "known" and shared.any():
         raise InputError(
-            f"{dataset.path}: evaluation.request_time=known: {dataset.config.split} has several "
-            f"{part} targets after one history, which are requested at different times: hold out "
-            "one, or let histories advance"
+            f"{dataset.path}: evaluation.request_time=known: {split} has several {part} targets "
+            "after one history, which are requested at different times: hold out one, or let "
+            "histories advance"
         )
     return holdout
 
@@ -119,12 +121,6 @@ class HeldOutParts(NamedTuple):
         return cls(valid, find_holdout(dataset, "test", request_time))
 
 
-def _share_histories(holdout: Holdout) -> bool:
-    """Do several targets of a user follow equally long, hence equal, histories?"""
-    lengths = holdout.histories.lengths[holdout.history_rows]
-    return bool(np.any((np.diff(holdout.users) == 0) & (np.diff(lengths) == 0)))
-
-
 def evaluate_held_out(
     scorer: Scorer,
     dataset: PreparedDataset,
@@ -147,36 +143,35 @@ def evaluate_held_out(
         added: adds to the scores of the scorer: the result is of the sum, and has the ranks without
             it as well.
     """
-    num_items = scorer.num_items
-    sets = None if candidates is None else candidates.sets
-    ranks = np.empty(len(holdout.targets), dtype=np.int64)
-    alone = np.empty_like(ranks)
-    shape = len(holdout.histories), top_k_length(max(config.cutoffs, default=1), num_items)
-    items, values = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
-    for batch in user_batches(len(holdout.histories), num_items):
-        rows, targets = holdout.slice_after(batch)
+    num_items, histories, seen = scorer.num_items, holdout.histories, config.seen
+    length = min(max(config.cutoffs, default=1), _LONGEST, num_items)
+    items = np.empty((len(histories), length), dtype=np.int32)
+    values = np.empty(items.shape, dtype=np.float32)
+    ranks, ranks_alone = np.empty((2, len(holdout.targets)), dtype=np.int64)
+    for batch in user_batches(len(histories), num_items):
+        rows, some = holdout.slice_after(batch)
         rank = partial(
             rank_targets,
-            histories=targets.histories,
-            targets=targets.targets,
-            seen=config.seen,
-            candidates=None if sets is None else sets[rows],
-            rows=targets.history_rows,
+            histories=some.histories,
+            targets=some.targets,
+            seen=seen,
+            candidates=None if candidates is None else candidates.sets[rows],
+            rows=some.history_rows,
         )
-        scored: Scorer = Scored(scorer.score(targets.histories))
+        scored: Scorer = Scored(scorer.score(some.histories))
         if added is not None:
-            alone[rows] = rank(scored)
-            scored = Scored(added(scored).score(targets.histories))
-        items[batch], values[batch] = top_k(scored, targets.histories, shape[1], config.seen)
+            ranks_alone[rows] = rank(scored)
+            scored = Scored(added(scored).score(some.histories))
+        items[batch], values[batch] = top_k(scored, some.histories, length, seen)
         ranks[rows] = rank(scored)
 
     def table(of: NDArray[np.int64]) -> RankTable:
-        made = rank_table(of, holdout, part, num_items, config.seen, candidates=candidates)
+        made = rank_table(of, holdout, part, num_items, seen, candidates=candidates)
         return with_segments(made, dataset, holdout)
 
-    best = top_k_table(items, values, holdout, part, num_items, config.seen)
-    metrics = catalogue_metrics(best, dataset, holdout.histories, config.cutoffs)
-    return HeldOut(table(ranks), best, metrics, None if added is None else table(alone))
+    best = top_k_table(items, values, holdout, part, num_items, seen)
+    metrics = catalogue_metrics(best, dataset, histories, config.cutoffs)
+    return HeldOut(table(ranks), best, metrics, None if added is None else table(ranks_alone))
 
 
 # --- Lists of next purchases ----------------------------------------------------------------------
@@ -186,7 +181,7 @@ BASKET_LIST_LENGTH = 10
 
 
 def next_list_length(dataset: PreparedDataset) -> int | None:
-    """The length of each list, n; None where the split holds out one target per user."""
+    """Return the length of each list, n; None where the split holds out one target per user."""
     match dataset.config.split:
         case LeaveLastOut(targets=length):
             pass
@@ -198,84 +193,36 @@ def next_list_length(dataset: PreparedDataset) -> int | None:
 
 
 def evaluate_lists(
-    source: Scorer | SequenceGenerator,
-    dataset: PreparedDataset,
-    part: Part,
-    seen: Seen,
-    request_time: RequestTime = "unknown",
-) -> NextListTable | None:
-    """Make a list for every user with targets in a part of the split, and tabulate both.
-
-    Args:
-        source: a generator, which generates lists purchase by purchase; or a scorer, whose lists
-            are its best items.
-        dataset: its split determines the length of the lists.
-        part: the part of the split.
-        seen: whether items of the user's history are excluded from the lists.
-        request_time: if known, the source reads the time of the first purchase of the part.
-
-    Returns:
-        The table; None where the split holds out one target per user.
-
-    Raises:
-        InputError: the generator cannot generate lists of that length.
-    """
-    length = next_list_length(dataset)
-    if length is None:
-        return None
-    next_purchases = dataset.next_purchases(part, request_time)
-    if isinstance(source, SequenceGenerator):
-        lists, _ = source.generate(next_purchases.histories, length, seen)
-    else:
-        lists, _ = top_k(source, next_purchases.histories, length, seen)
-    return NextListTable.of(lists, next_purchases, part, dataset.num_items, seen)
-
-
-def evaluate_model_lists(
-    model: Model,
-    best: Scorer,
-    max_sequence_length: int,
+    sources: Mapping[str, Scorer | SequenceGenerator],
     dataset: PreparedDataset,
     part: Part,
     seen: Seen,
     request_time: RequestTime = "unknown",
 ) -> dict[str, NextListTable]:
-    """Evaluate the lists of a model, by name; none where the split holds out one target per user.
-
-    - ``lists``: the lists that a generative model generates; the best items of another model.
-    - ``lists_best``: of a generative model, its best items for the very next purchase, the list
-      without generation: the comparison shows what generation adds.
+    """Make a list for every user with targets in a part of the split, and tabulate both.
 
     Args:
-        model: the trained model.
-        best: scores the very next purchase: the model, with any count ensemble.
-        max_sequence_length: the number of latest items of a history that it reads.
+        sources: by name, generators, which generate lists purchase by purchase; or scorers, whose
+            lists are their best items.
         dataset: its split determines the length of the lists.
         part: the part of the split.
         seen: whether items of the user's history are excluded from the lists.
-        request_time: see `evaluate_lists`.
+        request_time: if known, the sources read the time of the first purchase of the part.
+
+    Returns:
+        The tables by name; none where the split holds out one target per user.
 
     Raises:
-        InputError: the model cannot generate lists of that length.
+        InputError: a generator cannot generate lists of that length.
     """
-    sources: dict[str, Scorer | SequenceGenerator] = {"lists": best}
-    if isinstance(model, SequenceToSequence):
-        sources = {"lists": SequenceGenerator(model, max_sequence_length), "lists_best": best}
-    tables = {
-        name: evaluate_lists(source, dataset, part, seen, request_time)
-        for name, source in sources.items()
-    }
-    return {name: table for name, table in tables.items() if table is not None}
-
-
-def list_summary(tables: Mapping[str, NextListTable]) -> dict[str, Interval]:
-    """The metrics of the tables of `evaluate_model_lists`.
-
-    Those of ``lists`` have their own names (``next_recall_at_5``), those of ``lists_best`` the
-    prefix ``best_`` (``best_next_recall_at_5``).
-    """
-    return {
-        ("best_" if name == "lists_best" else "") + metric: interval
-        for name, table in tables.items()
-        for metric, interval in table.summary().items()
-    }
+    length, tables = next_list_length(dataset), {}
+    if length is None:
+        return {}
+    purchases = dataset.next_purchases(part, request_time)
+    for name, source in sources.items():
+        if isinstance(source, SequenceGenerator):
+            lists, _ = source.generate(purchases.histories, length, seen)
+        else:
+            lists, _ = top_k(source, purchases.histories, length, seen)
+        tables[name] = next_list_table(lists, purchases, part, dataset.num_items, seen)
+    return tables

@@ -1,7 +1,7 @@
 """All metrics as functions of arrays, by name: of ranks, of lists of next purchases, of best items.
 
-`recall_at_10` is the kind recall with the cut-off 10. To add a metric, write its function and enter
-it in the mapping of its table: `RANK_METRICS`, `NEXT_LIST_METRICS` or `TOP_K_METRICS`.
+`recall_at_10` is the kind recall with the cut-off 10. To add a metric, enter its function in
+`RANK_METRICS` or `TOP_K_METRICS`, or its name in `NEXT_LIST_METRICS`, which one function computes.
 
 A *list* is one ranking of the catalogue for one user after one history. If several targets follow
 the same history, they are in one list, and the metric is that of the list as a whole, by the
@@ -117,14 +117,6 @@ def metric_names(cutoffs: Sequence[int]) -> list[str]:
     return [f"{kind}_at_{k}" for kind in ("recall", "ndcg") for k in cutoffs] + ["mrr"]
 
 
-def list_numbers(users: NDArray[np.int64], history_lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the list of each target [Q]: one number for each user and history.
-
-    A user's histories are prefixes of one another, so they differ exactly if their lengths do.
-    """
-    return users * (int(history_lengths.max(initial=0)) + 1) + history_lengths
-
-
 def user_means(values: Values, users: NDArray[np.int64]) -> Values:
     """Return the mean of each user's values [U], users ascending, from values [Q].
 
@@ -233,60 +225,14 @@ def chunks(rows: int, width: int) -> Iterator[int]:
 
 # --- Lists of next purchases ----------------------------------------------------------------------
 
-
-class ListHits(NamedTuple):
-    """The targets that the lists of Q users hold, n positions in each list."""
-
-    hits: NDArray[np.bool_]
-    """Shape [Q, n]: is there a target in this position, listed for the first time?"""
-    in_order: NDArray[np.bool_]
-    """Shape [Q, n]: does position i hold the i-th purchase?"""
-    listed: NDArray[np.int64]
-    """Shape [Q]: the number of items in the list."""
-    distinct: NDArray[np.int64]
-    """Shape [Q]: the number of distinct targets."""
-    ordered: NDArray[np.int64]
-    """Shape [Q]: the number of targets, at most n."""
-
-    @classmethod
-    def of(cls, lists: NDArray[np.int32], targets: Histories) -> ListHits:
-        """Compare the lists [Q, n] with the targets of Q users."""
-        n = lists.shape[1]
-        # One number per user and item turns comparisons of sets into comparisons of numbers.
-        width = max(lists.max(initial=PAD), targets.items.max(initial=PAD)) + np.int64(1)
-        bought = np.unique(targets.users * width + targets.items)
-        listed = np.arange(len(lists))[:, None] * width + lists
-        first = np.zeros(lists.shape, dtype=np.bool_)
-        first.flat[np.unique(listed, return_index=True)[1]] = True
-        starts = targets.offsets[:-1]
-        ordered = np.minimum(targets.lengths, n)
-        due = Histories.from_spans(targets.items, starts, starts + ordered).padded(n)
-        return cls(
-            hits=first & np.isin(listed, bought),
-            in_order=(lists == due) & (due != PAD),
-            listed=(lists != PAD).sum(axis=1),
-            distinct=np.bincount(bought // width, minlength=len(targets)),
-            ordered=ordered,
-        )
-
-    @staticmethod
-    def ndcg(gained: NDArray[np.bool_], counts: NDArray[np.int64]) -> Values:
-        """Return discounted gains [Q, n] / those of a list that begins with so many [Q]."""
-        n = gained.shape[1]
-        discount = 1 / np.log2(np.arange(2, n + 2))
-        ideal = np.concatenate([[0.0], np.cumsum(discount)])
-        values: Values = gained @ discount / ideal[np.minimum(counts, n)]
-        return values
-
-
-NEXT_LIST_METRICS: Mapping[str, Callable[[ListHits], Values]] = {
-    "next_recall": lambda lists: lists.hits.sum(axis=1) / lists.distinct,
-    "next_ndcg": lambda lists: lists.ndcg(lists.hits, lists.distinct),
-    "next_f1": lambda lists: 2 * lists.hits.sum(axis=1) / (lists.listed + lists.distinct),
-    "next_ordered_recall": lambda lists: lists.in_order.sum(axis=1) / lists.ordered,
-    "next_ordered_ndcg": lambda lists: lists.ndcg(lists.in_order, lists.ordered),
-}
-"""The metrics of every list [Q], by name; see `next_list_metrics`."""
+NEXT_LIST_METRICS = (
+    "next_recall",
+    "next_ndcg",
+    "next_f1",
+    "next_ordered_recall",
+    "next_ordered_ndcg",
+)
+"""The metrics of a list of next purchases, in the order of `next_list_metrics`."""
 
 
 def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str, Values]:
@@ -324,8 +270,28 @@ def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str,
     """
     if len(lists) != len(targets) or not targets.lengths.all():
         raise ValueError(f"{len(lists)} lists need as many users, each with at least one target")
-    found, n = ListHits.of(lists, targets), lists.shape[1]
-    return {f"{name}_at_{n}": metric(found) for name, metric in NEXT_LIST_METRICS.items()}
+    n = lists.shape[1]
+    # One number per user and item turns comparisons of sets into comparisons of numbers.
+    width = max(lists.max(initial=PAD), targets.items.max(initial=PAD)) + np.int64(1)
+    bought = np.unique(targets.users * width + targets.items)
+    listed = np.arange(len(lists))[:, None] * width + lists
+    first = np.zeros(lists.shape, dtype=np.bool_)
+    first.flat[np.unique(listed, return_index=True)[1]] = True
+    hits = first & np.isin(listed, bought)
+    distinct = np.bincount(bought // width, minlength=len(targets))
+    starts, due = targets.offsets[:-1], np.minimum(targets.lengths, n)
+    in_order = lists == Histories.from_spans(targets.items, starts, starts + due).padded(n)
+    in_order &= lists != PAD
+    discount = 1 / np.log2(np.arange(2, n + 2))
+    ideal = np.concatenate([[0.0], np.cumsum(discount)])
+    metrics = (
+        hits.sum(axis=1) / distinct,
+        hits @ discount / ideal[np.minimum(distinct, n)],
+        2 * hits.sum(axis=1) / ((lists != PAD).sum(axis=1) + distinct),
+        in_order.sum(axis=1) / due,
+        in_order @ discount / ideal[due],
+    )
+    return {f"{name}_at_{n}": value for name, value in zip(NEXT_LIST_METRICS, metrics, strict=True)}
 
 
 # --- Best items: all lists together ---------------------------------------------------------------

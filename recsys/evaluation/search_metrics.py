@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -53,22 +54,17 @@ def retrieval_metrics(
     Raises:
         InputError: an N is below 1.
     """
-    num_items = ranker.num_items
-    stages: list[tuple[int, Scorer]] = [
-        (size, TwoStages(retriever, ranker, size, seen))
-        for size in sorted(set(sizes))
-        if size < num_items
-    ]
-    metrics = []
-    for size, scorer in [*stages, (num_items, ranker)]:
+    found = []
+    for size in sorted({size for size in sizes if size < ranker.num_items} | {ranker.num_items}):
+        stages = TwoStages(retriever, ranker, size, seen) if size < ranker.num_items else ranker
         started = time.perf_counter()
-        table = evaluate(scorer, holdout, part, seen)
+        table = evaluate(stages, holdout, part, seen)
         seconds = time.perf_counter() - started
         # A target that is not retrieved has no rank; one that is has a rank up to N, in recall@N.
-        names = [f"recall_at_{size}", "recall_at_10", "ndcg_at_10"]
-        retrieved, recall_at_10, ndcg = (float(table.values(name).mean()) for name in names)
-        metrics.append(RetrievalMetrics(size, retrieved, recall_at_10, ndcg, seconds))
-    return metrics
+        names = (f"recall_at_{size}", "recall_at_10", "ndcg_at_10")
+        within, recall_at_10, ndcg = (float(table.values(name).mean()) for name in names)
+        found.append(RetrievalMetrics(size, within, recall_at_10, ndcg, seconds))
+    return found
 
 
 def recall(found: NDArray[np.int32], exact: NDArray[np.int32]) -> float:
@@ -109,13 +105,10 @@ def choose_probes(
     def enough(probes: int) -> bool:
         return recall(top_k(reading(probes), histories, k, seen)[0], exact) >= wanted
 
-    fewest, most = 0, 1
-    while most < len(scorer.index.directions) and not enough(most):
-        fewest, most = most, min(2 * most, len(scorer.index.directions))
-    while most - fewest > max(1, most // 8):
-        middle = (fewest + most) // 2
-        fewest, most = (fewest, middle) if enough(middle) else (middle, most)
-    return reading(most)
+    probes, num_lists = [1], len(scorer.index.directions)
+    while probes[-1] < num_lists:
+        probes.append(min(probes[-1] + max(1, probes[-1] // 8), num_lists))
+    return reading(probes[bisect_left(probes[:-1], True, key=enough)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,46 +133,34 @@ def search_times(
     histories: Histories,
     k: int,
     seen: Seen,
-    batches: Sequence[int],
-) -> list[SearchTime]:
-    """Time both searches, in turns, for numbers of users at a time.
+    users: int,
+) -> SearchTime:
+    """Time both searches in turns, and encoding alone, for a number of users at a time.
 
     Args:
         new_scorer: returns a scorer that finds items by the index, and knows no history yet.
         histories: some histories, none empty; they are repeated where there are too few.
         k: the length of the lists.
         seen: whether items of the histories are left out.
-        batches: the numbers of users.
+        users: their number.
     """
-
-    def seconds(rows: Histories) -> tuple[float, float, float]:
-        """Return the seconds of exact search, of the search by the index, of encoding alone."""
+    rounds: list[NDArray[np.float64]] = []
+    began = time.perf_counter()
+    while len(rounds) <= _ROUNDS and time.perf_counter() - began < _SECONDS:
+        rows = histories.take((np.arange(users) + len(rounds) * users) % len(histories))
         scorer, encoder = new_scorer(), new_scorer().encoder
         times = [time.perf_counter()]
-        for call in (
-            lambda: top_k(scorer.exact, rows, k, seen),
-            lambda: top_k(scorer, rows, k, seen),
-            lambda: encoder.states(rows).cpu(),  # which waits for a GPU
-        ):
-            call()
-            times.append(time.perf_counter())
-        exact, index, encoding = np.diff(times).tolist()
-        return exact, index, encoding
-
-    found = []
-    for users in batches:
-        rounds: list[tuple[float, float, float]] = []
-        began = time.perf_counter()
-        while len(rounds) <= _ROUNDS and time.perf_counter() - began < _SECONDS:
-            rows = (np.arange(users) + len(rounds) * users) % len(histories)
-            rounds.append(seconds(histories.take(rows)))
-        timed = rounds[1:] or rounds  # the first calls are slower
-        exact, index, encoding = map(statistics.median, zip(*timed, strict=True))
-        even = None
-        if exact > encoding:
-            # Exact search takes a time for each item, besides encoding, which both do.
-            even = round(new_scorer().num_items * max(0.0, index - encoding) / (exact - encoding))
-        use = "index" if exact / index >= FASTER else "exact"
-        milliseconds = 1e3 * exact / users, 1e3 * index / users
-        found.append(SearchTime(users, *milliseconds, exact / index, even, use))
-    return found
+        top_k(scorer.exact, rows, k, seen)
+        times.append(time.perf_counter())
+        top_k(scorer, rows, k, seen)
+        times.append(time.perf_counter())
+        encoder.states(rows).cpu()  # which waits for a GPU
+        times.append(time.perf_counter())
+        rounds.append(np.diff(times))
+    timed = rounds[1:] or rounds  # the first calls are slower
+    exact, index, encoding = (statistics.median(column) for column in np.stack(timed).T.tolist())
+    even = None
+    if exact > encoding:  # exact search takes a time for each item, besides encoding
+        even = round(scorer.num_items * max(0.0, index - encoding) / (exact - encoding))
+    use = "index" if exact / index >= FASTER else "exact"
+    return SearchTime(users, 1e3 * exact / users, 1e3 * index / users, exact / index, even, use)

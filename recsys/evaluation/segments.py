@@ -46,55 +46,37 @@ def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) 
     """
     if table.frame["target"].to_list() != holdout.targets.tolist():
         raise ValueError(f"the table has other targets than the {table.protocol.part} part")
-    histories, rows = holdout.histories, holdout.history_rows
+    histories, rows, num_items = holdout.histories, holdout.history_rows, dataset.num_items
     lengths = histories.lengths[rows]
     # One number per history and item turns comparisons of sets into comparisons of numbers.
-    width = dataset.num_items + 1
-    seen = np.unique(histories.users * width + histories.items)
-    repeated = np.isin(rows * width + holdout.targets, seen)
-    gaps = _gaps(dataset, holdout)
-    starts = np.fromiter(_HISTORY, dtype=np.int64)
-    history = np.searchsorted(starts, lengths, side="right") - 1
+    seen = np.unique(histories.users * (num_items + 1) + histories.items)
+    repeated = np.isin(rows * (num_items + 1) + holdout.targets, seen)
+
+    bought = dataset.histories(table.protocol.part).items
+    most_popular = np.argsort(-np.bincount(bought, minlength=num_items + 1)[1:], kind="stable")
+    deciles = np.zeros(num_items + 1, dtype=np.int8)
+    deciles[1 + most_popular] = 1 + np.arange(num_items) * 10 // num_items
+
+    known = np.flatnonzero(dataset.items != PAD)
+    last = known[np.searchsorted(known, dataset.offsets[:-1])[holdout.users] + lengths - 1]
+    gaps = dataset.timestamps[holdout.positions] - dataset.timestamps[last]
+    # Equal gaps are in the same quarter, so quarters differ in size.
+    quarters = np.full(len(gaps), -1)
+    if len(np.unique(gaps)) > 1:
+        quarters = np.searchsorted(np.quantile(gaps, [0.25, 0.5, 0.75]), gaps)
+
+    history = np.searchsorted([*_HISTORY], lengths, side="right") - 1
     frame = table.frame.with_columns(
         history=_labels(history, [*_HISTORY.values()]),
-        customer=_labels((lengths >= _COLD).astype(np.int64), ["cold", "warm"]),
-        purchase=_labels(repeated.astype(np.int64), ["new", "repeat"]),
-        popularity_decile=pl.Series(_deciles(dataset, table)[holdout.targets]),
-        gap=_labels(_quarters(gaps), _QUARTERS),
+        customer=_labels(lengths >= _COLD, ["cold", "warm"]),
+        purchase=_labels(repeated, ["new", "repeat"]),
+        popularity_decile=pl.Series(deciles[holdout.targets]),
+        gap=_labels(quarters, _QUARTERS),
     )
     return RankTable(frame, table.protocol)
 
 
-def _gaps(dataset: PreparedDataset, holdout: Holdout) -> NDArray[np.int64]:
-    """Return the time from the last history item to each target [Q], in the unit of the log."""
-    known = np.flatnonzero(dataset.items != PAD)
-    first = np.searchsorted(known, dataset.offsets[:-1])[holdout.users]  # known item of the user
-    last = known[first + holdout.histories.lengths[holdout.history_rows] - 1]
-    gaps: NDArray[np.int64] = dataset.timestamps[holdout.positions] - dataset.timestamps[last]
-    return gaps
-
-
-def _deciles(dataset: PreparedDataset, table: RankTable) -> NDArray[np.int8]:
-    """Return the popularity decile of each item token [I + 1], 1 the most popular; 0 for PAD."""
-    bought = dataset.histories(table.protocol.part).items
-    counts = np.bincount(bought, minlength=dataset.num_items + 1)[1:]
-    deciles = np.zeros(dataset.num_items + 1, dtype=np.int8)
-    best_first = np.argsort(-counts, kind="stable")
-    deciles[1 + best_first] = 1 + np.arange(dataset.num_items) * 10 // dataset.num_items
-    return deciles
-
-
-def _quarters(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the quarter of each value, 0 to 3; -1 for all if all values are equal.
-
-    Equal values are in the same quarter, so quarters differ in size.
-    """
-    if len(np.unique(values)) < 2:
-        return np.full(len(values), -1)
-    return np.searchsorted(np.quantile(values, [0.25, 0.5, 0.75]), values)
-
-
-def _labels(numbers: NDArray[np.int64], labels: Sequence[str]) -> pl.Series:
+def _labels(numbers: NDArray[np.int64 | np.bool_], labels: Sequence[str]) -> pl.Series:
     """Turn numbers into labels that keep their order; null for -1."""
     texts = [None if number < 0 else labels[number] for number in numbers.tolist()]
     return pl.Series(texts, dtype=pl.Enum(labels))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from polars.exceptions import PanicException
 
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout, NextPurchases
@@ -27,7 +28,6 @@ from recsys.evaluation.metrics import (
     TOP_K_METRICS,
     Interval,
     bootstrap_means,
-    list_numbers,
     next_list_metrics,
     split_name,
     summarise,
@@ -40,10 +40,6 @@ from recsys.inference.scorer import Scorer, Seen
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-_READ_ERRORS = (OSError, pl.exceptions.PolarsError, json.JSONDecodeError, UnicodeDecodeError)
-_MOST = 100
-"""The length of the longest top-k lists."""
 
 P = TypeVar("P", bound="DataclassInstance")
 
@@ -87,7 +83,7 @@ class SavedTable(Generic[P]):
             frame = pl.read_parquet(Path(path))
             tree = json.loads(metadata.get(cls._key(), "{}"))
         # A damaged Parquet page can make polars panic instead of raising.
-        except (*_READ_ERRORS, pl.exceptions.PanicException) as error:
+        except (OSError, ValueError, pl.exceptions.PolarsError, PanicException) as error:
             problem = " ".join(str(error).split())
             raise InputError(f"{path}: cannot read the {cls.noun}: {problem}") from error
         names = {field.name for field in fields(cls.protocol_type)}
@@ -171,17 +167,18 @@ class RankTable(SavedTable[RankProtocol]):
         return summarise(ranks, users, metrics, lists)
 
     def _listed(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return rank, user and list of every target; a target repeated in a list counts once."""
+        """Return rank, user and list of every target; a target repeated in a list counts once.
+
+        A user's histories are prefixes of one another, so they differ exactly if their lengths do.
+        Each pooled fold has its own numbers of items and its own histories.
+        """
+        keys = [name for name in ("user", "history_length", "fold") if name in self.frame.columns]
         frame = self.frame
-        # Each pooled fold has its own numbers of items and its own histories.
-        fold = ["fold"] if "fold" in frame.columns else []
         if frame["user"].is_duplicated().any():
-            columns = ["user", "history_length", "target", *fold]
-            frame = frame.unique(columns, keep="first", maintain_order=True)
-        users = frame["user"].to_numpy()
-        lists = list_numbers(users, frame["history_length"].to_numpy())
-        if fold:
-            lists = list_numbers(lists, frame["fold"].to_numpy())
+            frame = frame.unique([*keys, "target"], keep="first", maintain_order=True)
+        lists = users = frame["user"].to_numpy()
+        for numbers in (frame[key].to_numpy() for key in keys[1:]):
+            lists = lists * (int(numbers.max(initial=0)) + 1) + numbers
         return frame["rank"].to_numpy(), users, lists
 
 
@@ -288,46 +285,13 @@ class NextListTable(SavedTable[NextListProtocol]):
     }
     protocol_type = NextListProtocol
 
-    @classmethod
-    def of(
-        cls,
-        lists: NDArray[np.int32],
-        next_purchases: NextPurchases,
-        part: Part,
-        num_items: int,
-        seen: Seen,
-    ) -> NextListTable:
-        """Make the table from one list per user.
-
-        Args:
-            lists: item tokens [Q, n]; PAD marks an empty position.
-            next_purchases: the purchases of the Q users.
-            part: the part of the split that they were made in.
-            num_items: the size of the catalogue that the lists were made from.
-            seen: whether items of the user's history were excluded from the lists.
-        """
-        targets = next_purchases.targets
-        rows = pl.DataFrame({"row": targets.users, "item": targets.items})
-        frame = pl.DataFrame(
-            {
-                "user": next_purchases.users,
-                "generated": pl.Series(lists),
-                "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
-            },
-            schema=cls.schema,
-        )
-        protocol = NextListProtocol(part, num_items, seen, lists.shape[1], next_purchases.dropped)
-        return cls(frame, protocol)
-
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """Return every metric of every user [Q], by name; see `next_list_metrics`."""
         targets = self.frame["targets"]
+        offsets = np.append(0, targets.list.len().to_numpy().cumsum(dtype=np.int64))
         return next_list_metrics(
             self.frame["generated"].list.to_array(self.protocol.length).to_numpy(),
-            Histories(
-                targets.explode().to_numpy(),
-                np.concatenate([[0], targets.list.len().to_numpy().cumsum(dtype=np.int64)]),
-            ),
+            Histories(targets.explode().to_numpy(), offsets),
         )
 
     def values(self, metric: str) -> NDArray[np.float64]:
@@ -376,8 +340,9 @@ class TopKTable(SavedTable[NextListProtocol]):
     @property
     def items(self) -> NDArray[np.int32]:
         """Item tokens [N, k], best first."""
-        items: NDArray[np.int32]
-        items = self.frame["items"].list.to_array(self.protocol.length).to_numpy()
+        items: NDArray[np.int32] = (
+            self.frame["items"].list.to_array(self.protocol.length).to_numpy()
+        )
         return items
 
     def value(self, metric: str) -> float:
@@ -392,9 +357,26 @@ class TopKTable(SavedTable[NextListProtocol]):
         return TOP_K_METRICS[kind](self.items[:, :k], self.protocol.num_items)
 
 
-def top_k_length(wanted: int, num_items: int) -> int:
-    """Return the length of a list: at most 100, and at most the size of the catalogue."""
-    return min(wanted, _MOST, num_items)
+def next_list_table(
+    lists: NDArray[np.int32],
+    next_purchases: NextPurchases,
+    part: Part,
+    num_items: int,
+    seen: Seen,
+) -> NextListTable:
+    """Make the table of one list per user [Q, n], beside the purchases of these Q users."""
+    targets = next_purchases.targets
+    rows = pl.DataFrame({"row": targets.users, "item": targets.items})
+    frame = pl.DataFrame(
+        {
+            "user": next_purchases.users,
+            "generated": pl.Series(lists),
+            "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
+        },
+        schema=NextListTable.schema,
+    )
+    protocol = NextListProtocol(part, num_items, seen, lists.shape[1], next_purchases.dropped)
+    return NextListTable(frame, protocol)
 
 
 def top_k_table(

@@ -192,8 +192,8 @@ def _run(
         fitting = time.perf_counter() - started
         seconds = {TUNE_SECONDS: tuned.seconds, FIT_SECONDS: fitting}
         test = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
-        lists = evaluate_lists(scorer, dataset, "test", evaluation.seen)
-        results = Results(evaluation.cutoffs, test, {} if lists is None else {"lists": lists})
+        lists = evaluate_lists({"lists": scorer}, dataset, "test", evaluation.seen)
+        results = Results(evaluation.cutoffs, test, lists)
         if out is None:
             with tempfile.TemporaryDirectory() as scratch:
                 results.save(Path(scratch))

@@ -22,7 +22,7 @@ from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import (
     HeldOutParts,
     evaluate_held_out,
-    evaluate_model_lists,
+    evaluate_lists,
     next_list_length,
 )
 from recsys.evaluation.segments import with_segments
@@ -33,7 +33,9 @@ from recsys.experiments.results import Phases, Results, Run, check_out, keep_res
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder
 from recsys.folders.locks import sole_use
+from recsys.inference.generator import SequenceGenerator
 from recsys.inference.scorer import ReportingScorer, Scorer
+from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage
 from recsys.reports.charts import draw_learning_curve
@@ -216,15 +218,11 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
                 None if count_ensemble is None else count_ensemble.added_to,
             )
         with stage(testing, None, progress):
-            lists = evaluate_model_lists(
-                fitted.model,
-                final.scorer,
-                experiment.model.max_sequence_length,
-                dataset,
-                "test",
-                evaluation.seen,
-                evaluation.request_time,
-            )
+            made: dict[str, Scorer | SequenceGenerator] = {"lists": final.scorer}
+            if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
+                generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)
+                made = {"lists": generator, "lists_best": final.scorer}
+            lists = evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
     alone: dict[Part, RankTable] = {}
     if test.alone is not None:
         valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)

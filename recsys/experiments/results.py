@@ -16,7 +16,7 @@ from pathlib import Path
 from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.held_out import HeldOut, list_summary
+from recsys.evaluation.held_out import HeldOut
 from recsys.evaluation.metrics import Interval, metric_names
 from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.folders.manifest import MANIFEST
@@ -102,7 +102,8 @@ class Results:
     """The k of the metrics that are logged."""
     test: HeldOut
     lists: Mapping[str, NextListTable]
-    """The lists of next purchases on the test part, as `evaluate_model_lists` names them."""
+    """The lists of next purchases on the test part, by name: ``lists`` of the model
+    or baseline; ``lists_best`` the best items of a model that generates its lists."""
     valid: RankTable | None = None
     """The ranks of the validation targets, with segments; None for a baseline."""
     model_alone: Mapping[Part, RankTable] = field(default_factory=dict)
@@ -110,9 +111,16 @@ class Results:
 
     @cached_property
     def test_metrics(self) -> dict[str, Interval]:
-        """The metrics of the test ranks and of the lists, with intervals."""
-        ranks = self.test.ranks.summary(metric_names(self.cutoffs))
-        return ranks | list_summary(self.lists)
+        """The metrics of the test ranks and of the lists, with intervals.
+
+        Those of ``lists`` have their own names (``next_recall_at_5``), those of ``lists_best`` the
+        prefix ``best_`` (``best_next_recall_at_5``).
+        """
+        metrics = self.test.ranks.summary(metric_names(self.cutoffs))
+        for name, table in self.lists.items():
+            prefix = "best_" if name == "lists_best" else ""
+            metrics |= {prefix + metric: mean for metric, mean in table.summary().items()}
+        return metrics
 
     @cached_property
     def headline(self) -> dict[str, float]:
@@ -175,8 +183,7 @@ class Run:
     """Validation metrics of the best epoch."""
     test: dict[str, Interval]
     """Test metrics of the bundle. If the split holds out several purchases per user, they include
-    those of its lists (``next_...``, and ``best_next_...`` of a model that generates lists; see
-    `recsys.evaluation.held_out.list_summary`)."""
+    those of its lists: ``next_...``, and ``best_next_...`` of a model that generates lists."""
     seconds: float
     """Seconds of training, validation and refit."""
     headline: dict[str, float] = field(default_factory=dict)

@@ -314,7 +314,8 @@ def make_index(
 
     chosen = choose_probes(scorer(items), first, length, seen, wanted).index
     found = recall_of(scorer(chosen), second, length, seen)
-    times = search_times(partial(scorer, chosen), second, length, seen, _USERS_TOGETHER)
+    search = partial(search_times, partial(scorer, chosen), second, length, seen)
+    times = [search(users) for users in _USERS_TOGETHER]
     index = BundleIndex.write(out, bundle, chosen, length, found)
     return MadeIndex(index, len(second), built, vectors.device.type, times)
 

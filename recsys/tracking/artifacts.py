@@ -51,7 +51,7 @@ def top_k_file(part: Part) -> str:
 
 
 def next_list_file(part: Part, lists: str = "lists") -> str:
-    """Return the name of a table of next purchases; ``lists`` as `evaluate_model_lists` names it.
+    """Return the name of a table of next purchases; ``lists`` as in `Results.lists`.
 
     >>> next_list_file("test"), next_list_file("test", "lists_best")
     ('lists_test.parquet', 'lists_best_test.parquet')

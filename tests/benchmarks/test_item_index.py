@@ -62,7 +62,8 @@ def test_ten_best_by_an_index(size: int, capsys: pytest.CaptureFixture[str]) -> 
             f"built in {built:.1f} s with {memory:,.0f} MiB above the model; {index.probes} lists "
             f"({index.items_read:,.0f} items) read for recall@{K} {recall:.3f}"
         )
-        for row in search_times(scorer, histories[half:], K, "filter", (1, 64)):
+        for users in (1, 64):
+            row = search_times(scorer, histories[half:], K, "filter", users)
             print(
                 f"  {row.users:>2} at a time: exact {row.exact_ms:.2f} ms a user, index "
                 f"{row.index_ms:.2f} ms, {row.times_faster:.1f} times as fast; as fast at "

@@ -20,6 +20,7 @@ from recsys.experiments.baselines import baselines_of
 from recsys.experiments.fit import fit
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.scorer import Scorer
 from recsys.model.generation import Beam
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.reports.statistics import holm, paired_difference
@@ -43,7 +44,7 @@ def figures_of_bundle(folder: Path, dataset: PreparedDataset) -> dict[str, Figur
     model, length = bundle.model, bundle.experiment.model.max_sequence_length
     seen = bundle.experiment.evaluation.seen
     ranking = ModelScorer(model, length)
-    sources: dict[str, ModelScorer | SequenceGenerator]
+    sources: dict[str, Scorer | SequenceGenerator]
     if not isinstance(model, SequenceToSequence):
         sources = {"dot product, n best": ranking}
     else:
@@ -52,8 +53,8 @@ def figures_of_bundle(folder: Path, dataset: PreparedDataset) -> dict[str, Figur
             "written, beam of 4": SequenceGenerator(model, length, Beam(4)),
             "the same model's n best first steps": ranking,
         }
-    tables = {name: evaluate_lists(made, dataset, "test", seen) for name, made in sources.items()}
-    return {name: table.metrics() for name, table in tables.items() if table is not None}
+    tables = evaluate_lists(sources, dataset, "test", seen)
+    return {name: table.metrics() for name, table in tables.items()}
 
 
 def figures_of_baselines(
@@ -63,9 +64,8 @@ def figures_of_baselines(
     for name in names:
         baseline = BASELINES[name]
         scorer = baseline.fit(dataset, "valid", baseline.choose(dataset, evaluation.seen))
-        table = evaluate_lists(scorer, dataset, "test", evaluation.seen)
-        assert table is not None
-        found[name] = table.metrics()
+        tables = evaluate_lists({name: scorer}, dataset, "test", evaluation.seen)
+        found[name] = tables[name].metrics()
     return found
 
 

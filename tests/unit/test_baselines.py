@@ -387,7 +387,7 @@ def test_another_baseline_is_refused(tiny_dataset: PreparedDataset, tmp_path: Pa
     save_baseline(FittedBaseline("markov", scorer), tmp_path / "file")
     with pytest.raises(InputError, match="it holds markov, not ease"):
         load_baseline(tmp_path / "file", "ease", tiny_dataset.num_items)
-    with pytest.raises(InputError, match="followers.offsets must be 11 for 9 items"):
+    with pytest.raises(InputError, match="index pointer size 7 should be 11"):
         load_baseline(tmp_path / "file", "markov", 9)
     (tmp_path / "file").write_bytes(b"no tensors here, and long enough to be read")
     with pytest.raises(InputError, match="file: cannot be read as a baseline"):

@@ -23,7 +23,7 @@ from recsys.evaluation.catalogue_metrics import (
     mean_of_lists,
 )
 from recsys.evaluation.metrics import coverage, gini
-from recsys.evaluation.tables import TopKTable, top_k_length, top_k_table
+from recsys.evaluation.tables import TopKTable, top_k_table
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scorer, Seen
 
@@ -111,7 +111,7 @@ def holdout() -> Holdout:
 
 
 def list_best(scorer: Scorer, targets: Holdout, part: Part, seen: Seen, wanted: int) -> TopKTable:
-    length = top_k_length(wanted, scorer.num_items)
+    length = min(wanted, scorer.num_items)
     items, scores = top_k(scorer, targets.histories, length, seen)
     return top_k_table(items, scores, targets, part, scorer.num_items, seen)
 

@@ -23,6 +23,7 @@ from recsys.evaluation.tables import (
     RankProtocol,
     RankTable,
     TopKTable,
+    next_list_table,
 )
 from recsys.reports.comparison import Comparison, compare, comparison_table
 from recsys.reports.statistics import PairedResult, holm, paired_test
@@ -58,9 +59,7 @@ def listed(lists: Sequence[Sequence[int]]) -> NextListTable:
         targets=Histories.from_lists([[1, 2]] * len(lists)),
         dropped=0,
     )
-    return NextListTable.of(
-        np.array(lists, dtype=np.int32), next_purchases, "test", 2_000, "filter"
-    )
+    return next_list_table(np.array(lists, dtype=np.int32), next_purchases, "test", 2_000, "filter")
 
 
 def best(items: Sequence[Sequence[int]]) -> TopKTable:

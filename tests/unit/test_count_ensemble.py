@@ -189,19 +189,19 @@ def test_several_targets_of_one_history() -> None:
 def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
     given, file = count_ensemble(repeat_weight=0.5), tmp_path / "count_ensemble.safetensors"
     given.save(file)
-    loaded = CountEnsemble.load(file)
+    loaded = CountEnsemble.load(file, 5)
     assert (loaded.weight, loaded.repeat_weight) == (given.weight, given.repeat_weight)
     assert loaded.counts.settings == given.counts.settings
     assert torch.equal(loaded.counts.score(HISTORIES), given.counts.score(HISTORIES))
 
 
 def forged(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
-    matrix = count_ensemble().counts.log_counts
+    counts = count_ensemble().counts
     tensors = {
-        "offsets": matrix.indptr.astype(np.int64),
-        "columns": matrix.indices.astype(np.int32),
-        "values": matrix.data,
-        "log_popularity": count_ensemble().counts.log_popularity,
+        "log_counts.offsets": counts.log_counts.indptr.astype(np.int64),
+        "log_counts.columns": counts.log_counts.indices.astype(np.int32),
+        "log_counts.values": counts.log_counts.data,
+        "log_popularity": counts.log_popularity,
     }
     return tensors | {name: np.ascontiguousarray(change(tensors[name]))}
 
@@ -209,18 +209,19 @@ def forged(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("columns", lambda a: np.append(a[:-1], np.int32(2**30)), "columns must be item tokens"),
-        ("columns", lambda a: np.append(a[:-1], np.int32(-1)), "columns must be item tokens"),
-        ("columns", lambda a: a[:-1], "columns need as many values"),
-        ("columns", lambda a: a.astype(np.int64), "columns must be one row of int32, not int64"),
-        ("values", lambda a: a.astype(np.float32), "values must be one row of float64"),
-        ("values", lambda a: np.append(a[:-1], np.nan), "values must be finite"),
-        ("values", lambda a: a[None], "values must be one row"),
-        ("offsets", lambda a: a[:-1], "offsets must be 7 for 5 items, not 6"),
-        ("offsets", lambda a: a[::-1], "offsets must ascend from 0 to"),
-        ("offsets", lambda a: np.append(a[:-1], 2**40), "offsets must ascend from 0 to"),
+        ("log_counts.columns", lambda a: np.append(a[:-1], np.int32(2**30)), "must be < 6"),
+        ("log_counts.columns", lambda a: np.append(a[:-1], np.int32(-1)), "must be >= 0"),
+        ("log_counts.columns", lambda a: a[:-1], "should have the same size"),
+        ("log_counts.columns", lambda a: a.astype(np.int64), "must be one row of int32"),
+        ("log_counts.values", lambda a: a.astype(np.float32), "must be one row of float64"),
+        ("log_counts.values", lambda a: np.append(a[:-1], np.nan), "values must be finite"),
+        ("log_counts.values", lambda a: a[None], "values must be one row"),
+        ("log_counts.offsets", lambda a: a[:-1], "pointer size 6 should be 7"),
+        ("log_counts.offsets", lambda a: a[::-1], "pointer should start with 0"),
+        ("log_counts.offsets", lambda a: np.append(a[:-1], 2**40), "Last value of index pointer"),
+        ("log_counts.offsets", lambda a: np.append(a[:2], a[1:-1][::-1]), "non-decreasing"),
         ("log_popularity", lambda a: a + np.inf, "log_popularity must be finite"),
-        ("log_popularity", lambda a: a[:-1], "offsets must be 6 for 4 items, not 7"),
+        ("log_popularity", lambda a: a[:-1], "log_popularity must have a row for each of 5"),
     ],
 )
 def test_an_index_outside_its_array_is_found_before_it_is_used(
@@ -233,14 +234,14 @@ def test_an_index_outside_its_array_is_found_before_it_is_used(
         metadata = opened.metadata()
     save_file(forged(name, change), file, metadata)
     with pytest.raises(InputError, match=f"cannot be read as a count ensemble: .*{words}"):
-        CountEnsemble.load(file)
+        CountEnsemble.load(file, 5)
 
 
 def test_weights_of_counts_are_finite(tmp_path: Path) -> None:
     file = tmp_path / "count_ensemble.safetensors"
     count_ensemble(weight=math.nan).save(file)
     with pytest.raises(InputError, match="must be finite"):
-        CountEnsemble.load(file)
+        CountEnsemble.load(file, 5)
 
 
 @pytest.mark.parametrize("kind", ["factorisation_machine", "hstu"])

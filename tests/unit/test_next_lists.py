@@ -73,8 +73,7 @@ def test_a_scorer_lists_its_best_items_for_every_user(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=2), users=3)
     # Users 0, 1 and 2 have bought item tokens 1 to 4, 2 to 5 and 3 to 6, and buy the next two.
     scorer = Popularity(np.arange(dataset.num_items + 1, dtype=np.float64))
-    table = evaluate_lists(scorer, dataset, "test", "filter")
-    assert table is not None
+    table = evaluate_lists({"own": scorer}, dataset, "test", "filter")["own"]
     assert dataset.num_items == 6
     assert table.frame.to_dict(as_series=False) == {
         "user": [0, 1],  # all that user 2 buys is outside the catalogue
@@ -88,7 +87,7 @@ def test_a_scorer_lists_its_best_items_for_every_user(tmp_path: Path) -> None:
 def test_one_target_per_user_needs_no_lists(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut())
     experiment = experiment_of(tmp_path, TINY)
-    assert evaluate_lists(Popularity(np.zeros(9)), dataset, "test", "allow") is None
+    assert evaluate_lists({"own": Popularity(np.zeros(9))}, dataset, "test", "allow") == {}
     run = fit(experiment, dataset, tmp_path / "out")
     assert not (tmp_path / "out" / "lists_test.parquet").exists()
     for run_id in (run.run_id, fit_baseline("popularity", experiment, dataset)):

@@ -19,7 +19,12 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.metrics import next_list_metrics
-from recsys.evaluation.tables import NextListProtocol, NextListTable, RankTable
+from recsys.evaluation.tables import (
+    NextListProtocol,
+    NextListTable,
+    RankTable,
+    next_list_table,
+)
 from recsys.reports.statistics import paired_test
 
 NUM_ITEMS = 9
@@ -138,7 +143,7 @@ def table_of(lists: list[list[int]], targets: list[list[int]], dropped: int = 0)
         targets=Histories.from_lists(targets),
         dropped=dropped,
     )
-    return NextListTable.of(
+    return next_list_table(
         np.array(lists, dtype=np.int32), next_purchases, "test", NUM_ITEMS, "allow"
     )
 
@@ -169,7 +174,7 @@ def test_summary_has_every_metric_with_its_mean(table: NextListTable) -> None:
 
 
 def test_no_users_to_predict_for() -> None:
-    nobody = NextListTable.of(
+    nobody = next_list_table(
         np.empty((0, 4), dtype=np.int32),
         NextPurchases(np.arange(0), Histories.from_lists([]), Histories.from_lists([]), 0),
         "valid",
