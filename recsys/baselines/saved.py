@@ -122,6 +122,8 @@ def _read_matrix(tensors: Arrays, name: str, size: int) -> csr_array:
         if (array := tensors[f"{name}.{part}"]).dtype != dtype or array.ndim != 1:
             raise ValueError(f"{name}.{part} must be one row of {np.dtype(dtype)}")
     offsets, columns, values = (tensors[f"{name}.{part}"] for part in _MATRIX)
+    if offsets[-1:].tolist() != [len(columns)] or (np.diff(offsets) < 0).any():
+        raise ValueError(f"{name}.offsets must ascend to {len(columns)}")  # scipy may not look
     matrix = csr_array((_finite(f"{name}.values", values), columns, offsets), shape=(size, size))
     matrix.check_format(full_check=True)
     return matrix
