@@ -11,9 +11,10 @@ from typing import Unpack
 from recsys.automatic.candidates import Plan, Preset
 from recsys.automatic.fit_log import fit_log, name_of
 from recsys.config import Experiment, TrackingConfig, load_experiment
+from recsys.data.frames import empty_like
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.settings import LogWords
-from recsys.data.tables import TableSource, empty_like
+from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.experiments import fit as training
 from recsys.experiments.results import Run

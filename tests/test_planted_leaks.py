@@ -36,8 +36,8 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.histories import Histories
+from recsys.data.preparation import fold_configs
 from recsys.data.prepared import Part, PreparedDataset, prepare
-from recsys.data.splits import fold_configs
 from recsys.evaluation.tables import RankTable, TopKTable
 from recsys.experiments.backtest import MODEL, backtest
 from recsys.experiments.baselines import fit_baseline

@@ -6,7 +6,7 @@ import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,8 +25,6 @@ ROWS = [
 ]
 USERS, ITEMS = [7, 8], [30, 20, 30, 20, 40, 30, 40, 30]
 """The users, and the items of each, oldest first."""
-ON_ONE_MACHINE = ["memory", "disk"]
-Engine = Literal["memory", "disk", "spark"]
 Made = dict[str, Any]
 """What `recsys.prepare` is given."""
 
@@ -87,12 +85,9 @@ READ: dict[str, Callable[[Path], Made]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ON_ONE_MACHINE)
 @pytest.mark.parametrize("write", READ.values(), ids=READ)
-def test_read_as_what_they_are(
-    write: Callable[[Path], Made], engine: Engine, tmp_path: Path
-) -> None:
-    dataset = recsys.prepare(out=tmp_path / "out", engine=engine, **write(tmp_path))
+def test_read_as_what_they_are(write: Callable[[Path], Made], tmp_path: Path) -> None:
+    dataset = recsys.prepare(out=tmp_path / "out", **write(tmp_path))
     assert dataset.user_ids.to_list() == USERS
     assert dataset.item_table["item_id"].gather(dataset.items - 1).to_list() == ITEMS
 
@@ -157,14 +152,14 @@ REFUSED: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
     "a pipe": (pipe, ["log.csv: is a pipe or device"]),
     "a link to a device": (link_to_a_device, ["log.csv: is a pipe or device"]),
     "a long row": (long_line(b"user,item,time\n1,2,3\n"), ["log.csv.gz: has a line of more than"]),
-    "a long header": (long_line(b""), ["log.csv.gz: has a line of more than 16 MiB"]),
+    "a long header": (long_line(b""), ["log.csv.gz: has a line of more than"]),
     "a long name": (lines("a" * 200_000 + "\n1\n"), ["log.csv: its header cannot be read: field"]),
     "32-bit users": (frame(short("user")), ["'user', data row 6", NOT_EXACT, "16777216.0"]),
     "32-bit items of pandas": (frame(short("item").to_pandas()), ["'item', data row 6", NOT_EXACT]),
     "32-bit times": (frame(short("time")), ["'time', data row 6", NOT_EXACT]),
     "32 bits in one file of two": (
         short_in_one_file,
-        ["is Float32 in", "1.parquet", "is Int64 in"],
+        ["is FLOAT in", "1.parquet", "is BIGINT in"],
     ),
     "32 bits in the item table": (
         frame(log(), items=short("item").select(item_id="item").unique()),
@@ -236,17 +231,15 @@ SAID: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
 SILENT = ["not used", "blanks around", "one time", "are copies"]
 
 
-@pytest.mark.parametrize("engine", ON_ONE_MACHINE)
 @pytest.mark.parametrize(("write", "words"), SAID.values(), ids=SAID)
 def test_what_is_odd_is_said(
     write: Callable[[Path], Made],
     words: list[str],
-    engine: Engine,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    recsys.prepare(out=tmp_path / "out", engine=engine, **write(tmp_path))
+    recsys.prepare(out=tmp_path / "out", **write(tmp_path))
     said = [line for line in caplog.text.splitlines() if any(word in line for word in SILENT)]
     assert len(said) == 1
     for word in words:
@@ -302,8 +295,7 @@ def test_a_pattern_reads_each_number_by_itself(tmp_path: Path, last: float) -> N
     rows = [(user, item, item) for user in range(6) for item in range(5)]
     log = pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row")
     log = log.with_columns(kind=pl.Series([12.0, 5.0] * 14 + [5.0, last]))
-    rules = [{"reason": "samples", "column": "kind", "matches": "^12$"}]
-    config = DataConfig.model_validate({"drop": rules})
+    config = DataConfig(where={"samples": "kind <> '12'"})
     assert recsys.prepare(log, config, tmp_path / "data").manifest.dropped["samples"] == 14
 
 
@@ -344,9 +336,9 @@ def test_spark_takes_the_order_of_rows(tmp_path: Path, caplog: pytest.LogCapture
     PADDED.drop("time").write_parquet(tmp_path / "log.parquet")
     datasets = [
         recsys.prepare(
-            tmp_path / "log.parquet", out=tmp_path / engine, engine=engine, time="row-order"
-        )
-        for engine in ("spark", "memory", "disk")
+            tmp_path / "log.parquet", out=tmp_path / "spark", engine="spark", time="row-order"
+        ),
+        recsys.prepare(tmp_path / "log.parquet", out=tmp_path / "alone", time="row-order"),
     ]
     assert len({dataset.fingerprint for dataset in datasets}) == 1
     assert caplog.text.count("column 'user' has blanks around 60 ids") == len(datasets)

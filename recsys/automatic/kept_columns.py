@@ -9,9 +9,8 @@ import polars as pl
 
 from recsys.config import CategoriesFeature, CategoryFeature, Feature, NumberFeature
 from recsys.data.features.columns import COLUMN_CLASSES, ColumnName
-from recsys.data.missing import present_values
 from recsys.data.prepared import PreparedDataset
-from recsys.data.text_values import dates_in, numbers_in
+from recsys.data.values import dates_in, numbers_in, present
 from recsys.errors import InputError
 from recsys.reports.run_page import Choice
 
@@ -76,7 +75,7 @@ def _feature_of(column: pl.Series) -> Feature | None:
         return CategoriesFeature(kind="categories", column=column.name)
     if column.dtype.is_numeric():
         return NumberFeature(kind="number", column=column.name)
-    values = present_values(column)
+    values = present(column)
     numbers = numbers_in(values)  # integers that are text are codes, such as 007
     if numbers.dtype == pl.Float64 and not numbers.null_count():
         return NumberFeature(kind="number", column=column.name)

@@ -17,9 +17,8 @@ from typer import Argument, Option
 from recsys.config import ROW_ORDER, DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.audit import audit, warnings_in
 from recsys.data.csv_cells import FOR_SPREADSHEETS
-from recsys.data.engines import Engine
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.settings import LogWords, with_words
+from recsys.data.settings import Engine, LogWords, with_words
 from recsys.data.source_files import source_name
 from recsys.errors import InputError
 from recsys.folders.manifest import library_version
@@ -271,16 +270,15 @@ class LogOptions(NamedTuple):
 Memory = Annotated[
     str | None,
     Option(
-        help="What the rows of a log may take, e.g. 4GiB; a larger log is sorted on the disk. Half "
-        "of the memory by default."
+        help="What the rows of a log may take, e.g. 4GiB; the rest goes to the disk. Half of the "
+        "memory by default."
     ),
 ]
 EngineOption = Annotated[
     Engine | None,
     Option(
         "--engine",
-        help="What prepares the log, all with the same result: memory, disk, or spark for Parquet "
-        "on a cluster. By default memory where the log fits, else disk.",
+        help="spark: the workers of Spark read and filter Parquet files, with the same result.",
     ),
 ]
 

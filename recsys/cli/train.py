@@ -244,7 +244,7 @@ def run_backtest(
     The config needs a split of kind backtest: --set "data.split={kind: backtest, folds: 4}".
     """
     from recsys.baselines.tuned import BASELINES
-    from recsys.data.splits import fold_configs
+    from recsys.data.preparation import fold_configs
     from recsys.evaluation.metrics import metric_names
     from recsys.experiments.backtest import MODEL, backtest
     from recsys.training import processes

@@ -228,33 +228,12 @@ class Columns(Section):
         return {role: name for role, name in self.model_dump().items() if name is not None}
 
 
-class DropRows(Section):
-    """A rule that drops rows which are not interactions, by one column and one condition."""
-
-    reason: str
-    """What the rows are; the manifest counts them under this name."""
-    column: str
-    """Column that the condition applies to."""
-    missing: bool = False
-    """Drop rows without a value."""
-    matches: str | None = None
-    """Drop rows whose value, as text, matches this regular expression anywhere."""
-    below: float | None = None
-    """Drop rows whose number is lower than this."""
-
-    @model_validator(mode="after")
-    def _has_one_rule(self) -> Self:
-        if self.missing + (self.matches is not None) + (self.below is not None) != 1:
-            raise ValueError("needs one of missing: true, matches and below")
-        return self
-
-
 class DataConfig(Section):
     """The log of an experiment, and how it becomes a prepared dataset."""
 
     source: str = "shop"
     """A named dataset (`recsys data` lists them), the path of a log (CSV, TSV, Parquet, JSON lines,
-    also with .gz, .zst or .bz2), a folder of parts, or a pattern such as logs/*.parquet."""
+    also with .gz or .zst), a folder of parts, or a pattern such as logs/*.parquet."""
     mirror: str | None = None
     """Folder or base URL of the files of named datasets; the variable RECSYS_MIRROR if None."""
     columns: Columns | None = None
@@ -264,11 +243,10 @@ class DataConfig(Section):
     """Whether the first line of a text file names the columns. If not, they are called 1, 2, …."""
     encoding: str | None = None
     """Encoding of text files that are neither UTF-8 nor UTF-16, such as cp1252 or latin-1."""
-    drop: tuple[DropRows, ...] = ()
-    """Rules that drop rows of the source before all other steps."""
-    where: str | None = None
-    """A condition in SQL: rows for which it does not hold are dropped, e.g. ``event_type =
-    'purchase' and price > 5``; ``==`` is understood too. It follows ``drop``."""
+    where: str | dict[str, str] | None = None
+    """A condition in SQL: rows for which it does not hold are dropped before all other steps, e.g.
+    ``event_type = 'purchase' and price > 5``; ``==`` is understood too. Several conditions have
+    names, by which the rows that each drops are counted, in their order."""
     time_format: str | None = None
     """Form of dates in the log that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y
     %H:%M``. Dates of ISO 8601 are read as well. If None, it is found where the first rows leave no

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
-from recsys.data.arrays import OUTSIDE, KnownIds, PreparedLog, build_arrays
+from recsys.data.arrays import OUTSIDE, KnownIds
 from recsys.data.audit import measure_drift
+from recsys.data.database import database
 from recsys.data.entity_tables import named_plainly, with_ids_of_log
-from recsys.data.grown_tables import as_stored, grow_features
 from recsys.data.histories import PAD
-from recsys.data.log import KEPT, InteractionLog
+from recsys.data.log import (
+    KEPT,
+    Log,
+    conditions_of,
+    filter_log,
+    log_of_rows,
+    read_log,
+    settle,
+)
 from recsys.data.manifest import AppendedLog, Manifest, read_own_table
-from recsys.data.preparation import PATIENCE, describe, put_in_place, read_features
+from recsys.data.preparation import (
+    PATIENCE,
+    build,
+    describe,
+    open_log,
+    put_in_place,
+    read_features,
+)
 from recsys.data.prepared import PreparedDataset
-from recsys.data.reading import sum_counts
-from recsys.data.row_rules import select_interactions
-from recsys.data.sessions import user_of_session
 from recsys.data.settings import with_words
-from recsys.data.sources import find_named_dataset, load_source
-from recsys.data.tables import TableSource, open_table
-from recsys.data.time_format import is_compact
-from recsys.data.where import NoRowsLeftError, reads_rows_alone
+from recsys.data.tables import OpenTable, TableSource
+from recsys.data.times import is_compact
+from recsys.data.values import as_stored, grow_features, user_of_session
+from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, checked_path
+from recsys.folders.atomic import work_folder
 from recsys.folders.locks import sole_use
 
 logger = logging.getLogger(__name__)
@@ -79,45 +90,56 @@ def append(
     """
     path = checked_path(dataset)
     Manifest.read(path)  # before a lock is taken beside a path that is no dataset
-    with sole_use(path, "appends to it", PATIENCE):
+    with sole_use(path, "appends to it", PATIENCE), work_folder(path) as folder:
         old = PreparedDataset.open(path)
         config = with_words(old.config, {"encoding": encoding})
-        _refuse_what_needs_old_rows(old, source, config)
+        table, _, config = open_log(source, config, folder)
+        _refuse_what_needs_old_rows(old, table, config)
         try:
-            log, _ = load_source(source, config, later=True)
+            columns, settled = settle(table, config)
+            new = read_log(table, settled, columns)
         except NoRowsLeftError as error:  # such as a day without purchases
             logger.warning("%s: nothing is added to %s", error, path)
             return old
-        if log.time_format != config.time_format and is_compact(log.time_format):
+        if new.time_format != config.time_format and is_compact(new.time_format):
             raise InputError(
-                f"{log.origin}: its times are read as dates, as with --time-format "
-                f"{log.time_format!r}, and those of {path} were not: {_ANEW}, with --time-format "
+                f"{new.origin}: its times are read as dates, as with --time-format "
+                f"{new.time_format!r}, and those of {path} were not: {_ANEW}, with --time-format "
                 f"{TIME_IS_NUMBER} if none is a date"
             )
-        if when := _appended_before(old, log):
-            logger.warning("%s: its rows are in %s already, %s", log.origin, path, when)
+        if when := _appended_before(old, new):
+            logger.warning("%s: its rows are in %s already, %s", new.origin, path, when)
             return old
-        before, added = _rows_of(old), _rows_of_log(log, old)
-        _refuse_unordered_ties(before, added, config, log.origin)
-        kept = select_interactions(_merged(old, log, before, added), config)
+        before, added = _rows_of(old), _rows_of_log(new, old)
+        _refuse_unordered_ties(before, added, config, new.origin)
+        log = log_of_rows(
+            pl.concat([before.with_columns(new=False), added.with_columns(new=True)]),
+            *(new.columns, old.manifest.origin, new.keep, database((), folder)),
+        )
+        log.fingerprint = old.manifest.log_fingerprint
+        for dropped in (old.manifest.dropped, new.dropped):
+            for reason, count in dropped.items():
+                log.count_drop(reason, count)
+        filter_log(log, config)
         old_items, people = old.item_table["item_id"], _people(old)
-        contents = build_arrays(
-            kept,
+        contents = build(
+            log,
+            config,
+            folder / "arrays",
             grow_features(old.item_table, _features(items, config, old_items), _ITEMS, str(path)),
             grow_features(people, _features(users, config, people["user_id"]), _USERS, str(path)),
-            config,
             KnownIds(old_items, old.user_ids),
         )
         entry = AppendedLog(
-            source=log.origin,
+            source=new.origin,
             appended_at=datetime.now(UTC).isoformat(" ", "seconds"),
-            rows_read=log.rows + sum(log.dropped.values()),
-            log_fingerprint=log.fingerprint,
+            rows_read=len(added) + sum(new.dropped.values()),
+            log_fingerprint=new.fingerprint,
             fingerprint_before=old.fingerprint,
-            drift=measure_drift(before, _new_rows(kept, config)),
+            drift=measure_drift(before, _new_rows(log, config)),
         )
-        found = PreparedLog(kept.origin, kept.columns, kept.fingerprint, kept.dropped, contents)
-        put_in_place(found, describe(found, old.config, (*old.manifest.appended, entry)), path)
+        manifest = describe(log, contents, old.config, (*old.manifest.appended, entry))
+        put_in_place(contents, manifest, path, folder / "arrays")
     return PreparedDataset.open(path)
 
 
@@ -141,9 +163,7 @@ def _features(
     return with_ids_of_log(found, key, known.dtype, origin)
 
 
-def _refuse_what_needs_old_rows(
-    old: PreparedDataset, source: TableSource, config: DataConfig
-) -> None:
+def _refuse_what_needs_old_rows(old: PreparedDataset, table: OpenTable, config: DataConfig) -> None:
     """Refuse settings that cannot be applied without rows that the dataset does not have.
 
     Raises:
@@ -165,26 +185,15 @@ def _refuse_what_needs_old_rows(
                 f"{path}: data.{key} dropped {count:,} rows, which belong to sessions of "
                 f"data.session_gap, and they are not kept: {_ANEW}"
             )
-    if config.where is not None and not _is_named(source):
-        table = open_table(source, header=config.header, encoding=config.encoding)
-        if not reads_rows_alone(config.where, table.names, table.origin):
+    for condition in conditions_of(config, table.names, table.origin).values():
+        if condition.compares_rows:
             raise InputError(
-                f"{path}: data.where {config.where!r} compares rows with others, and those it "
+                f"{path}: data.where {condition.written!r} compares rows with others, and those it "
                 f"dropped are not kept: {_ANEW}"
             )
-    listed = f"{OUTSIDE}.parquet" in old.manifest.files
-    if (count := old.manifest.counts["outside_catalogue"]) and not listed:
-        raise InputError(
-            f"{path}: was written by an earlier version, without the ids of {count:,} "
-            f"interactions outside the catalogue: {_ANEW}"
-        )
 
 
-def _is_named(source: TableSource) -> bool:
-    return isinstance(source, str) and find_named_dataset(source) is not None
-
-
-def _appended_before(old: PreparedDataset, log: InteractionLog) -> str:
+def _appended_before(old: PreparedDataset, log: Log) -> str:
     """Return when the rows of a log came into a dataset; empty if they are not there."""
     if log.fingerprint == old.manifest.log_fingerprint:
         return "since it was prepared"
@@ -206,13 +215,13 @@ def _rows_of(old: PreparedDataset) -> pl.DataFrame:
     return table.select("user_id", "item_id", times, *kept)
 
 
-def _rows_of_log(log: InteractionLog, old: PreparedDataset) -> pl.DataFrame:
+def _rows_of_log(log: Log, old: PreparedDataset) -> pl.DataFrame:
     """Return the rows of a new log with the types of the dataset's.
 
     Raises:
         InputError: a column has another type.
     """
-    rows: pl.DataFrame = log.frame.collect("polars").to_polars().drop("order")
+    rows = log.table()
     types = dict(old.interaction_table.head(0).schema)
     names = dict(zip(_IDS, (log.columns.user_id, log.columns.item_id), strict=True))
     names |= {KEPT + name: name for name in log.keep}
@@ -222,25 +231,6 @@ def _rows_of_log(log: InteractionLog, old: PreparedDataset) -> pl.DataFrame:
         told = f"{log.origin}: column {name!r}"
         stored.append(as_stored(rows[column], dtype, told, str(old.path)))
     return rows.with_columns(stored)
-
-
-def _merged(
-    old: PreparedDataset, log: InteractionLog, before: pl.DataFrame, added: pl.DataFrame
-) -> InteractionLog:
-    """Return the rows of a dataset and of a new log as one log; the column "new" tells them apart.
-
-    Among rows of one user and time, those of the dataset come first, each in their order.
-    """
-    both = pl.concat([before.with_columns(new=False), added.with_columns(new=True)])
-    both = both.sort("user_id", "timestamp", maintain_order=True).with_row_index("order")
-    return replace(
-        log,
-        frame=nw.from_native(both.cast({"order": pl.Int64}).lazy()),
-        rows=len(both),
-        origin=old.manifest.origin,
-        fingerprint=old.manifest.log_fingerprint,
-        dropped=sum_counts(old.manifest.dropped, log.dropped),
-    )
 
 
 def _refuse_unordered_ties(
@@ -270,10 +260,9 @@ def _people(old: PreparedDataset) -> pl.DataFrame:
     return table.with_columns(user_of_session(table["user_id"]))
 
 
-def _new_rows(kept: InteractionLog, config: DataConfig) -> pl.DataFrame:
+def _new_rows(log: Log, config: DataConfig) -> pl.DataFrame:
     """Return the appended rows that became interactions."""
-    rows: pl.DataFrame = kept.frame.collect("polars").to_polars()
-    rows = rows.filter(pl.col("new"))
+    rows = log.table(["new"]).filter(pl.col("new"))
     if config.session_gap is None:
         return rows
     return rows.with_columns(user_of_session(rows["user_id"]))

@@ -16,12 +16,10 @@ import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from recsys.config import Columns, DataConfig, Split
-from recsys.data.entity_tables import as_lists, feature_tables, is_vectors
+from recsys.config import Split
+from recsys.data.entity_tables import as_lists, is_vectors
 from recsys.data.histories import PAD
-from recsys.data.log import KEPT, InteractionLog
-from recsys.data.splits import SplitChoice, chosen_cuts, user_blocks
-from recsys.data.vocabulary import Vocabulary
+from recsys.data.splits import user_blocks
 from recsys.folders.digests import folder_sha256
 
 INTERACTIONS = "interactions"
@@ -61,83 +59,6 @@ class KnownIds:
     """The catalogue: item token t remains ``items[t - 1]``."""
     users: pl.Series
     """The users, in the order of their rows."""
-
-
-@dataclass(frozen=True)
-class PreparedLog:
-    """The contents of a dataset, and what its manifest says of the log."""
-
-    origin: str
-    columns: Columns
-    fingerprint: str
-    """That of the whole log."""
-    dropped: Mapping[str, int]
-    """The number of dropped rows, by reason."""
-    contents: Contents
-    arrays: Path | None = None
-    """The folder of arrays that were written already."""
-    time_format: str | None = None
-    """The form that dates of the log were read by, given or found."""
-
-
-def build_arrays(
-    log: InteractionLog,
-    items: pl.DataFrame | None,
-    users: pl.DataFrame | None,
-    config: DataConfig,
-    known: KnownIds | None = None,
-    choose_split: SplitChoice | None = None,
-) -> Contents:
-    """Build the arrays and tables of a dataset.
-
-    The catalogue consists of the items of training and validation interactions, and of the known
-    ones. Ids ascend, except that known ones come first.
-
-    Args:
-        log: the filtered log.
-        items: item_id and features, if there are any.
-        users: user_id and features, if there are any; a user's row applies to all sessions.
-        config: how the log is split, and whether users were split into sessions.
-        known: the ids that come first, in this order; all items of them are in the log.
-        choose_split: chooses another split than that of the config, if it is given.
-
-    Raises:
-        InputError: the split does not fit the log, or a table has none of its items or users.
-    """
-    frame = log.frame.collect("polars").to_polars()
-    if known is not None:
-        frame = _known_first(frame, known.users)
-    spans = frame["user_id"].rle().struct.unnest()
-    lengths = spans["len"].to_numpy().astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    timestamps = frame["timestamp"].to_numpy()
-    split, cuts = chosen_cuts(config.split, choose_split, timestamps, offsets)
-    inside = np.arange(len(frame)) < np.repeat(offsets[:-1] + cuts[:, 1], lengths)
-    catalogue = frame["item_id"].filter(pl.Series(inside)).unique().sort()
-    if known is not None:
-        new = catalogue.filter(~catalogue.is_in(known.items.implode()))
-        catalogue = pl.concat([known.items, new])
-    vocabulary = Vocabulary(catalogue)
-    arrays: dict[str, NDArray[Any]] = {
-        "items": vocabulary.encode(frame["item_id"]),
-        "timestamps": timestamps,
-        "offsets": offsets,
-        "cuts": cuts,
-    }
-    tables = feature_tables(
-        spans["value"], vocabulary.ids, users, items, config, log.columns, log.origin
-    )
-    kept = frame.select(pl.col(KEPT + name).alias(name) for name in log.keep)
-    outside = frame["item_id"].filter(pl.Series(arrays["items"] == PAD))
-    parts = (lambda: [kept]) if log.keep else None
-    return Contents(arrays, tables, split, parts, outside if len(outside) else None)
-
-
-def _known_first(frame: pl.DataFrame, known: pl.Series) -> pl.DataFrame:
-    """Bring the rows of known users to the front, in the order of these users."""
-    places = known.rename("user_id").to_frame().with_row_index("place")
-    placed = frame.join(places, on="user_id", how="left", maintain_order="left")
-    return placed.sort("place", nulls_last=True, maintain_order=True).drop("place")
 
 
 def dataset_fingerprint(settings: dict[str, object], contents: Contents) -> str:

@@ -15,10 +15,8 @@ from safetensors import SafetensorError, safe_open
 
 from recsys.config import Columns, DataConfig
 from recsys.data.histories import PAD
-from recsys.data.log_columns import check_features, has_text, plain_ids
-from recsys.data.missing import without_missing_words
-from recsys.data.sessions import user_of_session
 from recsys.data.tables import TableSource, open_table
+from recsys.data.values import check_features, has_text, plain_ids, user_of_session, with_nulls
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path
 
@@ -80,7 +78,7 @@ def with_ids_of_log(
     """
     if not has_text(kind := features[key].dtype):
         raise InputError(f"{origin}: column {key!r}: ids must be integers or text, not {kind}")
-    ids = without_missing_words(features[key])
+    ids = with_nulls(features[key])
     features = features.with_columns(ids.fill_nan(None) if ids.dtype.is_float() else ids)
     features = features.filter(pl.col(key).is_not_null())
     if known == pl.String == ids.dtype:
@@ -98,7 +96,7 @@ def with_decimals(values: pl.Series) -> pl.Series:
     """
     if values.dtype != pl.String:
         return values
-    present = without_missing_words(values)
+    present = with_nulls(values)
     if present.str.contains(_POINT).any() and present.str.contains(_DECIMAL).all():
         return present.cast(pl.Float64)
     return values
@@ -188,7 +186,6 @@ def with_vectors(
             f"item vectors {min(vectors)!r}: belong to the rows of an item table: give one (items)"
         )
     opened = open_table(items, "the item table", encoding=encoding)
-    opened.warn_of_swallowed_rows()
     opened.present(["item_id"])
     table = opened.read()
     columns: list[pl.Series] = []

@@ -1,4 +1,4 @@
-"""Frames of other libraries as they come: names that are no text, columns that make no table."""
+"""Frames of other libraries: Arrow data on the way in, the caller's library on the way out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 
-from recsys.data.bytes_columns import uuid_fields, uuid_text, with_uuids_as_text
 from recsys.errors import InputError, first_line
+
+Frame = Any
+"""A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
 
 NO_COLUMN = (TypeError, ValueError, OverflowError)
 """What Arrow raises for Python objects that make no column, such as integers of 65 bits."""
@@ -24,41 +26,58 @@ _PLAIN_OBJECTS = ("string", "boolean", "empty", "date", "datetime")
 """What pandas calls columns of Python objects that Arrow reads without doubt."""
 
 
-def open_frame(frame: Any, origin: str) -> tuple[nw.LazyFrame[Any], dict[str, str]]:
-    """Return a frame whose columns can be read, and why others cannot.
+def open_frame(frame: Any, origin: str) -> tuple[pa.Table, dict[str, str], tuple[str, ...]]:
+    """Return a frame as Arrow data, why some columns cannot be read, and the names of its index.
+
+    Values are exact: a column of Python objects in which 2**60 + 1 stands beside 1.5 is refused.
 
     Raises:
         InputError: it is no frame, or names of columns are neither text nor integers, or the same.
     """
     unreadable: dict[str, str] = {}
+    index = getattr(getattr(frame, "index", None), "names", ())
     try:
         _refuse_same_names(frame, origin)
         if is_pandas_dataframe(frame):
             frame, unreadable = _plain_pandas(frame, origin)
-        lazy = _without_zones(nw.from_native(_with_uuids_as_text(readable_again(frame))).lazy())
-        lazy.collect_schema()
-    except (pl.exceptions.PolarsError, NarwhalsError, *NO_COLUMN) as error:
+        table = _as_arrow(_with_uuids_as_text(readable_again(frame)), unreadable)
+    except (pl.exceptions.PolarsError, pa.ArrowException, NarwhalsError, *NO_COLUMN) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{origin}: cannot be read: {first_line(error)}") from error
-    return lazy, unreadable
+    return table, unreadable, tuple(str(label) for label in index if label is not None)
+
+
+def _as_arrow(frame: Any, unreadable: dict[str, str]) -> pa.Table:
+    """Return a frame as Arrow data, without columns of Python objects and of floats of 16 bits."""
+    known = nw.from_native(frame)
+    if isinstance(known, nw.LazyFrame):
+        known = known.collect("polars" if known.implementation.is_polars() else "pyarrow")
+    if known.implementation.is_polars():
+        native = known.to_native()
+        objects = [name for name, kind in native.schema.items() if kind == pl.Object]
+        unreadable |= dict.fromkeys(objects, "has Python objects: text makes a column of them")
+        short = [name for name, kind in native.schema.items() if str(kind) == "Float16"]
+        exact = [name for name in short if not (native[name].abs() >= 2.0**11).any()]
+        unreadable |= dict.fromkeys(
+            {*short} - {*exact}, "has 16-bit floats of 2**11 or more, which are not exact"
+        )
+        native = native.drop(list(unreadable), strict=False)
+        known = nw.from_native(native.with_columns(pl.col(exact).cast(pl.Float64)))
+    return known.to_arrow()
 
 
 def readable_again(frame: Any) -> Any:
-    """Convert Arrow datasets, and streams of Arrow data, which can be read once, to polars frames.
+    """Read streams of Arrow data and Arrow datasets, which can be read once, into Arrow tables.
 
-    Their UUIDs are text. Anything else is returned as it is.
+    Anything else is returned as it is.
     """
-    arrow = sys.modules.get("pyarrow.dataset")  # who has a dataset has loaded it
+    arrow = sys.modules.get("pyarrow._dataset")  # who has a dataset has loaded it
     if arrow is not None and isinstance(frame, arrow.Dataset):
-        return pl.scan_pyarrow_dataset(frame).with_columns(
-            map(uuid_text, uuid_fields(frame.schema))
-        )
+        return frame.to_table()
     known = nw.from_native(frame, pass_through=True)
     if not isinstance(known, nw.DataFrame | nw.LazyFrame) and hasattr(frame, "__arrow_c_stream__"):
-        stream = pa.RecordBatchReader.from_stream(frame)
-        uuids = uuid_fields(stream.schema)
-        return with_uuids_as_text(stream.read_all()) if uuids else pl.DataFrame(stream)
+        return pa.RecordBatchReader.from_stream(frame).read_all()
     return frame
 
 
@@ -114,9 +133,7 @@ def _plain_pandas(frame: Any, origin: str) -> tuple[Any, dict[str, str]]:
 
 
 def _with_uuids_as_text(frame: Any) -> Any:
-    """Return a frame of polars or Arrow with text for columns of UUIDs, as databases have them."""
-    if isinstance(frame, pa.Table):
-        return with_uuids_as_text(frame)
+    """Return a frame of polars with text for columns of UUIDs, as databases have them."""
     if not isinstance(frame, pl.DataFrame):
         return frame
     objects = [column for column in frame if column.dtype == pl.Object]
@@ -138,12 +155,30 @@ def _are_uuids(values: Any) -> bool:
     return len(values) > 0 and all(isinstance(value, UUID) for value in values)
 
 
-def _without_zones(lazy: nw.LazyFrame[Any]) -> nw.LazyFrame[Any]:
-    """Convert times of pandas with a zone to UTC, since Arrow's own conversion is deprecated."""
-    types = lazy.collect_schema().items()
-    zoned = [name for name, kind in types if isinstance(kind, nw.Datetime) and kind.time_zone]
-    if not zoned or not lazy.implementation.is_pandas():
-        return lazy
-    return lazy.with_columns(
-        nw.col(*zoned).dt.convert_time_zone("UTC").dt.replace_time_zone(None),
+def empty_like(table: object) -> Frame:
+    """Return a frame without rows of the library of a frame; None for anything else."""
+    frame = nw.from_native(table, pass_through=True)
+    return frame.head(0).to_native() if isinstance(frame, nw.DataFrame) else None
+
+
+def frame_like(
+    answer: pl.DataFrame, *given: object, rows: tuple[object, Any] = (None, ())
+) -> Frame:
+    """Convert the answer to the kind of the first frame given; polars for lazy frames.
+
+    A frame of pandas has the index of some ``rows`` of a table, if that is one of pandas too.
+    """
+    frames = (nw.from_native(source, pass_through=True, allow_series=True) for source in given)
+    first = next(
+        (f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame | nw.Series)), None
     )
+    if not isinstance(first, nw.DataFrame | nw.Series) or first.implementation.is_polars():
+        return answer
+    columns = {column.name: column.to_numpy() for column in answer}
+    frame = nw.from_dict(columns, backend=first.implementation).to_native()
+    table, numbers = rows
+    table = nw.from_native(table, pass_through=True, allow_series=True)
+    index = nw.maybe_get_index(table) if isinstance(table, nw.DataFrame | nw.Series) else None
+    if index is not None and hasattr(frame, "index"):
+        frame.index = index[numbers]
+    return frame

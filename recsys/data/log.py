@@ -1,144 +1,749 @@
-"""The interaction log: read, checked and sorted into one total order."""
+"""The interaction log in DuckDB: staged, typed, sorted into one total order, and filtered.
+
+User, item and time come as they are in the source, often as text, and get their types here. A rule
+reads all rows of a column: none depends on how a source is divided.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+import logging
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
 
-import narwhals as nw
+import duckdb
 import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
 
-from recsys.config import Columns, DataConfig, GlobalTime, Split
-from recsys.data.log_columns import RULES, LogColumn, convert_kept, roles_of
-from recsys.data.tables import TableSource, read_table
-from recsys.data.time_units import not_before
+from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
+from recsys.data.columns import CLOSER_LOOKS, GuessedColumns, MoreRows, guess_columns
+from recsys.data.database import MISSING_WORDS, database, name, text
+from recsys.data.tables import OpenTable, as_polars, decoded
+from recsys.data.times import (
+    date_of_form,
+    first_date,
+    form_hint,
+    is_compact,
+    not_before,
+    sure_form,
+    tells_no_form,
+)
+from recsys.data.where import (
+    Condition,
+    choices_of,
+    holds_nowhere,
+    kinds_in,
+    parse,
+    select_rows,
+    text_facts,
+)
 from recsys.errors import InputError
-from recsys.folders.digests import table_sha256
+from recsys.folders.digests import table_sha256_of_parts
 
-Frame = nw.LazyFrame[Any]
+logger = logging.getLogger(__name__)
 
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
-
-ROW = "row number in the source"
-"""The column of the number of each row of a table, from 1, that messages name."""
-
 BLANK = "blank rows"
 """The reason under which rows without any value are counted."""
+SAMPLE_ROWS = 1_000
+"""The number of first rows whose values help to guess columns."""
+_MOST_COLUMNS = 1_000
+"""Columns among which others than the given ones are guessed: the first ones."""
+_LISTED = 10
+"""Unused columns that are named."""
+_IDS, _TIMES = ("user_id", "item_id"), ("timestamp", "position")
+_WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
+_WHOLE |= {"UBIGINT", "HUGEINT", "UHUGEINT"}
+_EXACT = {"FLOAT": (32, 24), "DOUBLE": (64, 53)}
+"""The bits of each type of floats, and those of the integers that it tells apart."""
+_WHOLE_FLOAT = r"-?[0-9]{1,15}\.0"
+"""An integer as pandas writes it if some are missing in the column."""
+_ROUNDED = r"-?\d[.,]\d+E\+(?:0[5-9]|[1-9]\d)"
+"""A long number that a spreadsheet has rounded, such as 8.9012E+12 for 8901234567890."""
 
 
-@dataclass(frozen=True, slots=True)
-class InteractionLog:
-    """Checked interactions of users with items, in one total order.
+# --- Columns and forms of times -------------------------------------------------------------------
+
+
+def roles_of(columns: Columns, origin: str) -> dict[str, str]:
+    """Return the column of each role that a log has.
+
+    Raises:
+        InputError: a column has two roles.
+    """
+    roles = columns.roles
+    for column in roles.values():
+        if len(same := [role for role in roles if roles[role] == column]) > 1:
+            raise InputError(f"{origin}: column {column!r} cannot be both {' and '.join(same)}")
+    return roles
+
+
+def conditions_of(config: DataConfig, names: Sequence[str], origin: str) -> dict[str, Condition]:
+    """Return the conditions of ``where``, by the reasons that count what they drop.
+
+    Raises:
+        InputError: one is no expression, or names an unknown column.
+    """
+    where = config.where or {}
+    named = {"where": where} if isinstance(where, str) else where
+    return {reason: parse(condition, names, origin) for reason, condition in named.items()}
+
+
+def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
+    """Return the columns of a log and its settings, with what its first rows say.
+
+    Columns that are not given are guessed. Times such as 20241231 or 31.12.2024 get their form, if
+    there is no doubt about it. Both are logged, and so are unused columns.
+
+    Raises:
+        InputError: a column is missing or in doubt.
+    """
+    found, sample = _columns_of(table, config)
+    if found.guessed:
+        logger.info("%s: guessed the columns: %s", table.origin, found)
+    used = {*found.columns.roles.values(), *config.keep}
+    for condition in conditions_of(config, table.names, table.origin).values():
+        used |= {*condition.columns}
+    if unused := [column for column in table.names if column not in used]:
+        more = f" and {len(unused) - _LISTED:,} more" if len(unused) > _LISTED else ""
+        listed = ", ".join(unused[:_LISTED]) + more
+        logger.info(
+            "%s: not used: %s; see --where, --keep (in Python where=, keep=)", table.origin, listed
+        )
+    column = found.columns.timestamp
+    if config.time_format is not None or column not in table.names:  # row-order is none of them
+        return found.columns, config
+    times = (table.read([column], SAMPLE_ROWS) if sample is None else sample)[column]
+    form, times = form_of(times, _more_rows(table))
+    if form is not None:
+        numbers = f"; if they are numbers, say --time-format {TIME_IS_NUMBER}"
+        logger.info(
+            "%s: column %r has %s and the like, read as dates, as with --time-format %r%s",
+            *(table.origin, column, first_date(times, form), form),
+            numbers if is_compact(form) else "",
+        )
+    return found.columns, config.model_copy(update={"time_format": form})
+
+
+def form_of(times: pl.Series, more: MoreRows) -> tuple[str | None, pl.Series]:
+    """Return the form of dates, if there is no doubt, and the times that tell it.
+
+    Args:
+        times: the first times, `SAMPLE_ROWS` if there are as many.
+        more: reads more of them, where these do not tell the form.
+    """
+    read = SAMPLE_ROWS
+    for rows in CLOSER_LOOKS:
+        if len(times) < read or not tells_no_form(times):
+            break
+        times, read = more(times.name, rows), rows
+    return sure_form(times), times
+
+
+def _more_rows(table: OpenTable) -> MoreRows:
+    return lambda column, rows: table.read([column], rows)[column]
+
+
+def find_columns(table: OpenTable, config: DataConfig) -> GuessedColumns:
+    """Find the user, item and time column of a table without reading all of it.
+
+    Raises:
+        InputError: a column is missing or in doubt; see `guess_columns`.
+    """
+    return _columns_of(table, config)[0]
+
+
+def _columns_of(table: OpenTable, config: DataConfig) -> tuple[GuessedColumns, pl.DataFrame | None]:
+    """Return the columns, and the first rows if they were read to guess some."""
+    given = config.columns
+    named = {} if given is None else given.model_dump(exclude_unset=True)
+    known = [column for column in named.values() if column is not None]
+    table.present(known)
+    if given is not None and {"user_id", "item_id", "timestamp"} <= named.keys():
+        found, sample = GuessedColumns(given, {}), None
+    else:
+        few = table.sure_names[:_MOST_COLUMNS] if len(table.names) > _MOST_COLUMNS else ()
+        sample = table.read(few and [*known, *few], SAMPLE_ROWS)
+        unread = table.unreadable.items()
+        left = [f"; column {column!r} cannot be read: {why}" for column, why in unread]
+        found = guess_columns(
+            sample,
+            given,
+            table.origin,
+            table.hint + "".join(left[:1]),
+            config.time_format,
+            more=_more_rows(table) if len(sample) == SAMPLE_ROWS else None,
+        )
+    table.refuse_lacking(found.columns.roles.values())
+    return found, sample
+
+
+# --- The log --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Log:
+    """Checked interactions of users with items, in one total order, in tables of DuckDB.
 
     Rows are sorted by user, then time, then the position column if there is one, then their order
     in the source. So the order is the same in every run.
+
+    The table ``log`` has ``u`` and ``i`` (numbers of user and item ids, which ascend),
+    ``timestamp`` (int64: numbers rounded down, dates as seconds since 1970 UTC), ``ord`` (0, 1, …
+    along the total order) and the kept columns; ``users`` and ``items`` have the ids.
     """
 
-    frame: Frame
-    """user_id and item_id (integers or text), timestamp (int64: numbers rounded down, dates as
-    seconds since 1970 UTC), kept columns, and order: 0, 1, … along the total order."""
-    ordered_by: str
-    """A description of the total order."""
-    fingerprint: str
-    """SHA-256 of the rows as read, in order, independent of the file or frame they came from."""
-    rows: int
-    """The number of rows."""
+    connection: duckdb.DuckDBPyConnection
     origin: str
     """The name of the file or dataset in messages."""
     columns: Columns
     """The names of the columns in the source."""
     keep: tuple[str, ...] = ()
     """The names of the kept columns: int64, float64, text or lists of text."""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """The number of dropped rows of the source, by reason: those of `DataConfig.drop`, the names of
-    other settings that drop rows, and `BLANK`. They and ``rows`` add up to those of the source."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """The number of dropped rows of the source, by reason. They and ``rows`` add up to those of the
+    source."""
     time_format: str | None = None
     """The form that dates were read by, given or found; None if that of ISO 8601 alone."""
+    are_dates: bool = False
+    """Whether times are dates, and seconds since 1970 therefore."""
+    rows: int = 0
+    fingerprint: str = ""
+    """SHA-256 of the rows as read, in order, independent of the file or frame they came from."""
+    all_users: pl.Series | None = None
+    """The users of the source before any rule dropped rows, if they were asked for."""
+    source: OpenTable | None = None
+    """Keeps decoded files as long as the log is there."""
+
+    def first(self, query: str) -> tuple[Any, ...]:
+        """Return the first row of a query."""
+        return tuple(self.connection.execute(query).fetchall()[0])
+
+    @property
+    def ordered_by(self) -> str:
+        """A description of the total order."""
+        ties = "the order of the rows"
+        if self.columns.position is not None:
+            ties = f"column {self.columns.position!r}, then {ties}"
+        return f"user_id, timestamp; ties broken by {ties}"
+
+    def count_drop(self, reason: str, count: int) -> None:
+        """Count dropped rows, if there are any."""
+        if count:
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def table(self, extra: Sequence[str] = ()) -> pl.DataFrame:
+        """Return user_id, item_id, timestamp and kept columns in order, and further columns."""
+        chosen = [
+            "user_id",
+            "item_id",
+            "timestamp",
+            *(KEPT + column for column in self.keep),
+            *extra,
+        ]
+        joined = "log join users using (u) join items using (i)"
+        query = f"select {', '.join(map(name, chosen))} from {joined} order by ord"
+        return as_polars(self.connection.sql(query).to_arrow_table())
+
+    def ids(self, role: str) -> pl.Series:
+        """Return the ids of users or items, by their numbers."""
+        table, number = ("users", "u") if role == "user_id" else ("items", "i")
+        query = f"select {role} from {table} order by {number}"
+        return as_polars(self.connection.sql(query).to_arrow_table())[role]
+
+    def compute_fingerprint(self) -> str:
+        """Return the SHA-256 of all rows; called before any filter."""
+        ids = {"user_id": self.ids("user_id"), "item_id": self.ids("item_id")}
+        numbers = {"user_id": "u", "item_id": "i"}
+        kept = {name(KEPT + column): KEPT + column for column in self.keep}
+        head = as_polars(self.connection.sql("select * from log limit 0").to_arrow_table())
+        types = {**{role: series.dtype for role, series in ids.items()}, "timestamp": pl.Int64()}
+        types |= {column: head[column].dtype for column in kept.values()}
+
+        def parts(column: str) -> Iterator[pl.Series]:
+            query = f"select {numbers.get(column, name(column))} as value from log order by ord"
+            for batch in self.connection.sql(query).to_arrow_reader(1 << 20):
+                values = as_polars(pa.Table.from_batches([batch]))["value"].alias(column)
+                yield ids[column].gather(values) if column in ids else values
+
+        return table_sha256_of_parts(types, self.rows, parts)
 
 
 def read_log(
-    source: TableSource,
-    columns: Columns | None = None,
-    origin: str = "",
-    keep: Sequence[str] = (),
-) -> InteractionLog:
-    """Read a log and sort it into its total order.
+    table: OpenTable,
+    config: DataConfig,
+    columns: Columns,
+    *,
+    features: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+    with_users: bool = False,
+) -> Log:
+    """Read a log whose columns are known: drop rows by conditions, check values, sort.
 
-    Messages number data rows from 1, without the header.
-
-    Args:
-        source: a file or a frame.
-        columns: the names of its columns; if None, user_id, item_id, timestamp.
-        origin: its name in messages; the name of the file if not given.
-        keep: the names of further columns to keep.
-
-    Raises:
-        InputError: the source cannot be read (`read_table`), or a value breaks its column's rule.
-    """
-    columns = columns or Columns()
-    origin = origin or (str(source) if isinstance(source, str | os.PathLike) else "the frame")
-    table = read_table(source, [*columns.roles.values(), *keep], origin)
-    return check_log(table.with_row_index(ROW, offset=1), columns, origin, keep)
-
-
-def check_log(
-    table: pl.DataFrame, columns: Columns, origin: str, keep: Sequence[str] = ()
-) -> InteractionLog:
-    """Check the values of a log, and sort it into its total order.
+    Messages number data rows from 1, without the header and blank lines.
 
     Args:
-        table: the columns of the log, and `ROW`: the number of each row in messages.
-        columns: the names of its columns.
-        origin: its name in messages.
-        keep: the names of further columns to keep.
+        table: the source.
+        config: its settings.
+        columns: the columns of the roles, as messages name them.
+        features: further columns to keep.
+        names: what columns are called in the source, where that is another name.
+        with_users: whether the users of the source are kept, of all rows.
 
     Raises:
-        InputError: a value breaks its column's rule, or the table has no rows.
+        InputError: a condition does not fit, a value breaks its column's rule, or no row is left.
     """
-    roles = roles_of(columns, origin)
-    read = len(table)
-    table = table.select(
-        pl.col(ROW).alias("row"),
-        *(pl.col(name).alias(role) for role, name in roles.items()),
-        *(
-            convert_kept(table[name], f"{origin}: column {name!r}").alias(KEPT + name)
-            for name in keep
-        ),
-    ).filter(
-        ~pl.all_horizontal(pl.exclude("row").is_null())  # blank lines of a text file
+    names = names or {}
+    keep = (*config.keep, *(column for column in features if column not in config.keep))
+    log = Log(
+        table.connection, table.origin, columns, keep, time_format=config.time_format, source=table
     )
-    if table.is_empty():
-        raise InputError(f"{origin}: no rows")
-    typed = [
-        RULES[role](LogColumn(table[role], table["row"], origin, name))
-        for role, name in roles.items()
+    roles = roles_of(columns, table.origin)
+    known = [*(ours for ours in _renamed(table.names, names))]
+    conditions = conditions_of(config, known, table.origin)
+    needed = dict.fromkeys([*roles.values(), *keep])
+    needed |= dict.fromkeys(c for condition in conditions.values() for c in condition.columns)
+    if columns.timestamp == ROW_ORDER and names.get(ROW_ORDER, ROW_ORDER) not in table.names:
+        needed.pop(ROW_ORDER)
+    stage = _Stage(log, table, roles, list(needed), names)
+    stage.load()
+    stage.drop_blank()
+    if with_users:
+        log.all_users = stage.distinct_users()
+    if table.dropped is None:
+        stage.drop_by(conditions)
+    for reason, count in (table.dropped or {}).items():
+        log.count_drop(reason, count)
+    stage.type_columns(config)
+    if not table.is_ordered and "position" not in roles:
+        _refuse_ties(log)
+    sort_rows(log, position="position" in roles)
+    log.fingerprint = log.compute_fingerprint()
+    return log
+
+
+def _refuse_ties(log: Log) -> None:
+    """Refuse rows of one user and time that nothing orders.
+
+    Raises:
+        InputError: there are such rows, or their order was to be their time.
+    """
+    if log.columns.timestamp == ROW_ORDER:
+        raise InputError(f"{log.origin}: its rows have no order: name a column of their times")
+    tied = "select user_id from typed group by user_id, moment having count(*) > 1 limit 1"
+    for (user,) in log.connection.execute(tied).fetchall():
+        raise InputError(
+            f"{log.origin}: user {user!r} has several interactions at one time, and the rows have "
+            "no order: name a column that orders them (data.columns.position), or write the frame "
+            "to Parquet"
+        )
+
+
+def _renamed(names: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
+    ours = {their: own for own, their in theirs.items()}
+    return [ours.get(column, column) for column in names]
+
+
+@dataclass(slots=True)
+class _Stage:
+    """The needed columns of a log as its source has them, in the table ``staged``."""
+
+    log: Log
+    source: OpenTable
+    roles: Mapping[str, str]
+    needed: list[str]
+    names: Mapping[str, str]
+    types: dict[str, str] = field(default_factory=dict)
+    condition: str = "true"
+    """What holds for the rows that are left, in SQL."""
+
+    def load(self) -> None:
+        query = self.source.selected([self.names.get(column, column) for column in self.needed])
+        renamed = ", ".join(
+            f"{name(self.names.get(column, column))} as {name(column)}" for column in self.needed
+        )
+        with self.source.errors():
+            self.log.connection.execute(
+                f"create or replace temp table staged as select {renamed} from ({query})"
+            )
+        relation = self.log.connection.table("staged")
+        self.types = dict(zip(relation.columns, map(str, relation.types), strict=True))
+        for column, kind in self.types.items():
+            if kind.startswith("ENUM") or kind == "UUID":
+                self.log.connection.execute(f"alter table staged alter {name(column)} type varchar")
+                self.types[column] = "VARCHAR"
+
+    def count(self) -> int:
+        return int(self.log.first(f"select count(*) from staged where {self.condition}")[0])
+
+    def drop_blank(self) -> None:
+        blank = " and ".join(f"{name(column)} is null" for column in self.needed)
+        rows = int(self.log.first("select count(*) from staged")[0])
+        self.condition = f"not ({blank})"
+        self.log.count_drop(BLANK, rows - self.count())
+
+    def distinct_users(self) -> pl.Series:
+        column = self.roles["user_id"]
+        ids = f"present({name(column)})" if self.types[column] == "VARCHAR" else name(column)
+        query = f"select distinct {ids} as {name(column)} from staged where {self.condition}"
+        return as_polars(self.log.connection.sql(query).to_arrow_table())[column].drop_nulls()
+
+    def drop_by(self, conditions: Mapping[str, Condition]) -> None:
+        """Drop the rows for which a condition does not hold.
+
+        Words such as NULL are missing ids, which a condition may ask for.
+        """
+        rows = self.count()
+        for number, (reason, condition) in enumerate(conditions.items()):
+            choices = {}
+            for column in condition.columns:
+                kind = self.types.get(column, "BIGINT")
+                facts = None
+                if kind == "VARCHAR":
+                    facts = self.log.first(
+                        f"select {text_facts(column)} from staged where {self.condition_of_all}"
+                    )
+                choices[column] = choices_of(column, kind, facts)
+                if column in (self.roles["user_id"], self.roles["item_id"]) and kind == "VARCHAR":
+                    choices[column][1] = f"present({name(column)})"
+            select_rows(
+                self.log.connection,
+                "staged",
+                condition,
+                choices,
+                self.source.origin,
+                f"held_{number}",
+            )
+            self.condition += f" and rowid in (select row_id from held_{number})"
+            left = self.count()
+            self.log.dropped[reason] = rows - left
+            if rows and not left:
+                kinds = kinds_in(self.log.connection, "staged", condition.columns)
+                error = holds_nowhere(condition.written, kinds, rows, self.source.origin)
+                error.users = self.log.all_users
+                raise error
+            rows = left
+
+    @property
+    def condition_of_all(self) -> str:
+        """What holds for all rows that are not blank."""
+        return self.condition.partition(" and rowid in ")[0]
+
+    # --- Types -----------------------------------------------------------------------------------
+
+    def type_columns(self, config: DataConfig) -> None:
+        """Write the rows that are left with the types of their columns into the table ``typed``."""
+        chosen = [*self.roles.values(), *self.log.keep]
+        empty = " and ".join(f"{name(c)} is null" for c in chosen if c in self.types)
+        if empty:
+            rows = self.count()
+            self.condition += f" and not ({empty})"
+            self.log.count_drop(BLANK, rows - self.count())
+        self.log.rows = self.count()
+        if not self.log.rows:
+            raise InputError(f"{self.source.origin}: no rows")
+        columns = ["rowid + 1 as row"]
+        columns += [f"{self._ids(role)} as {role}" for role in _IDS]
+        for role in (role for role in _TIMES if role in self.roles):
+            moment, whole = self._times(role, config.time_format if role == "timestamp" else None)
+            columns += [f"{moment} as {'moment' if role == 'timestamp' else role}"]
+            columns += [f"{whole} as timestamp"] if role == "timestamp" else []
+        columns += [f"{self._kept(column)} as {name(KEPT + column)}" for column in self.log.keep]
+        self.log.connection.execute(
+            f"create or replace temp table typed as select {', '.join(columns)} from staged "
+            f"where {self.condition}"
+        )
+        self.log.connection.execute("drop table staged")
+
+    def facts(self, *aggregates: str) -> tuple[Any, ...]:
+        return self.log.first(f"select {', '.join(aggregates)} from staged where {self.condition}")
+
+    def refuse(self, role: str, bad: str, rule: str) -> None:
+        """Raise an `InputError` that names the first bad value, if there is one."""
+        column = self.roles[role]
+        plain = "::timestamp" if "TIME ZONE" in self.types[column] else ""  # Python needs pytz
+        rows = self.log.connection.execute(
+            f"select rowid + 1, {name(column)}{plain} from staged where {self.condition} and {bad} "
+            "order by rowid limit 1"
+        ).fetchall()
+        for row, value in rows:
+            place = f"{self.source.origin}: column {column!r}, data row {row}"
+            raise InputError(f"{place}: {rule}: {value!r}")
+
+    def how_to_drop(self, role: str, kept: str = "is not null", more: str = "") -> str:
+        """Return how bad rows can be dropped, for a message."""
+        condition = shlex.quote(f"{name(self.roles[role])} {kept}")
+        return f" (drop such rows with --where {condition}, in Python where={more})"
+
+    def refuse_inexact(self, role: str, kind: str, remedy: str) -> None:
+        size, bits = _EXACT[kind]
+        rule = (
+            f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source"
+        )
+        column = name(self.roles[role])
+        self.refuse(role, f"abs({column}) >= 2.0 ** {bits} and not isnan({column})", rule)
+
+    def _ids(self, role: str) -> str:
+        """Return the ids of a role in SQL: integers or text; check them.
+
+        Pandas writes the id 17850 as ``17850.0`` where others are missing, as in one month of
+        several. The others must be integers or whole floats too; "007" is text.
+        """
+        column = self.roles[role]
+        sql, kind, place = (
+            name(column),
+            self.types[column],
+            f"{self.source.origin}: column {column!r}",
+        )
+        if kind == "VARCHAR":
+            return self._ids_of_text(role, sql, place)
+        if kind == "BLOB":
+            return self._ids_of_text(role, self._text_of_bytes(role), place)
+        self.refuse(role, f"{sql} is null", "an id is missing" + self.how_to_drop(role))
+        if kind in _EXACT:
+            self.refuse(role, f"isnan({sql})", "an id is missing")
+            self.refuse_inexact(role, kind, "ids integers or text")
+        if kind in _EXACT or kind.startswith("DECIMAL"):
+            if not self.facts(f"bool_and({sql} = floor({sql}))")[0]:
+                raise InputError(f"{place}: ids must be integers or text, not {kind}")
+        elif kind not in _WHOLE:
+            raise InputError(f"{place}: ids must be integers or text, not {kind}")
+        self.refuse(role, f"try_cast({sql} as bigint) is null", "an id of more than 64 bits")
+        return f"{sql}::bigint"
+
+    def _text_of_bytes(self, role: str) -> str:
+        sql, value = name(self.roles[role]), f"({decoded(self.roles[role])})"
+        bad = f"{sql} is not null and {value} is null"
+        self.refuse(role, bad, _no_text(self.facts(f"first({sql}) filter ({bad})")[0]))
+        return value
+
+    def _ids_of_text(self, role: str, sql: str, place: str) -> str:
+        value = f"present({sql})"
+        missing, padded, dotted, whole, scientific = self.facts(
+            f"count(*) - count({value})",
+            f"count(*) filter (stripped({sql}) <> {sql})",
+            f"count(*) filter (suffix({value}, '.0'))",
+            f"bool_and(is_plain({value}) or regexp_full_match({value}, '{_WHOLE_FLOAT}'))",
+            f"count(*) filter (contains({value}, 'E+'))",
+        )
+        if missing:
+            rule = "an id is missing" + self.how_to_drop(role)
+            self.refuse(role, f"{value} is null", rule)
+        if padded:
+            logger.info("%s has blanks around %s ids: they are stripped", place, f"{padded:,}")
+        if whole and (dotted or self.source.is_text):
+            integer = f"regexp_replace({value}, '\\.0$', '')" if dotted else value
+            return f"{integer}::bigint"
+        rows = f"from staged where {self.condition}"
+        if scientific:
+            is_rounded = f"regexp_full_match({value}, '{_ROUNDED}')"
+            rounded, others = self.facts(
+                f"count(distinct {value}) filter ({is_rounded})",
+                f"count(*) filter (number_in(replace({value}, ',', '.')) is null)",
+            )
+            if rounded > 1 or (rounded and not others):
+                first = self.facts(f"min({value}) filter ({is_rounded})")[0]
+                raise InputError(
+                    f"{place}: {first!r} is a long number that a spreadsheet has rounded, so that "
+                    "several ids may have become one: export the log without it, or ids as text"
+                )
+        if dotted:
+            twice = self.log.first(
+                f"select min({value}) {rows} and {value} || '.0' in (select {value} {rows} and "
+                f"regexp_full_match({value}, '{_WHOLE_FLOAT}'))"
+            )[0]
+            if twice is not None:
+                raise InputError(
+                    f"{place}: has both {twice!r} and {twice + '.0'!r}, which may be one id: write "
+                    "it in one way"
+                )
+        return value
+
+    def _times(self, role: str, form: str | None) -> tuple[str, str]:
+        """Return times in SQL: in full precision for the order, and whole; check them."""
+        column = self.roles[role]
+        if column not in self.types:  # row-order
+            return "rowid + 1", "rowid + 1"
+        sql, kind = name(column), self.types[column]
+        if kind == "BLOB":
+            sql, kind = self._text_of_bytes(role), "VARCHAR"
+        value = f"present({sql})" if kind == "VARCHAR" else sql
+        self.refuse(role, f"{value} is null", "a value is missing" + self.how_to_drop(role))
+        if form not in (None, TIME_IS_NUMBER) and kind in _WHOLE | _EXACT.keys():  # 20241231
+            whole = f"try_cast({sql} as hugeint)"
+            value = f"case when {whole} = {sql} then {whole}::varchar else {sql}::varchar end"
+            kind = "VARCHAR"
+        if kind == "VARCHAR":
+            return self._times_of_text(role, f"({value})", form)
+        if kind == "DATE" or kind.startswith("TIMESTAMP"):
+            return self._moments(role, kind, form)
+        return self._numbers(role, kind)
+
+    def _moments(self, role: str, kind: str, form: str | None) -> tuple[str, str]:
+        sql = name(self.roles[role])
+        if form == TIME_IS_NUMBER:
+            self.refuse(role, "true", "is no number, as data.time_format says it is")
+        self.log.are_dates |= role == "timestamp"
+        self.refuse(role, f"not isfinite({sql})", "not a finite time")
+        if kind == "TIMESTAMP_NS":
+            return f"epoch_ns({sql})", f"floored(epoch_ns({sql}), 1000000000)"
+        moment = f"epoch_us({sql}{'::timestamp' if kind == 'DATE' else ''})"
+        return moment, f"floored({moment}, 1000000)"
+
+    def _numbers(self, role: str, kind: str) -> tuple[str, str]:
+        sql = name(self.roles[role])
+        if kind == "FLOAT":
+            self.refuse_inexact(role, kind, "times integers or 64-bit floats")
+        decimal = kind.startswith("DECIMAL")
+        if kind in _WHOLE or (decimal and self.facts(f"bool_and({sql} = floor({sql}))")[0]):
+            return self._integers(role, f"try_cast({sql} as bigint)")
+        if kind in _EXACT or decimal:
+            return self._floats(role, f"{sql}::double")
+        place = f"{self.source.origin}: column {self.roles[role]!r}"
+        raise InputError(f"{place}: must be numbers, not {kind}")
+
+    def _times_of_text(self, role: str, value: str, form: str | None) -> tuple[str, str]:
+        rows, integers, numbers = self.facts(
+            "count(*)", f"count(integer_in({value}))", f"count(number_in({value}))"
+        )
+        if form is None and integers == rows:
+            return self._integers(role, f"integer_in({value})")
+        date = f"date_in({value})"
+        if form == TIME_IS_NUMBER:
+            rule = "is no number, as data.time_format says it is"
+            self.refuse(role, f"number_in({value}) is null", rule + self.how_to_drop(role))
+        elif form is not None:
+            date = f"coalesce({date_of_form(value, form)}, {date})"
+            try:
+                dates = self.facts(f"count({date})")[0]
+            except duckdb.InvalidInputException as error:
+                raise InputError(f"data.time_format={form!r}: cannot be read") from error
+            wrong = f"{date} is null and number_in({value}) is not null"
+            first = self.facts(f"first({name(self.roles[role])}::varchar) filter ({wrong})")[0]
+            if first is not None:
+                quoted = text(first) if self.types[self.roles[role]] == "VARCHAR" else first
+                more = "; if none is a date, say --time-format number" if is_compact(form) else ""
+                rule = (
+                    f"is neither in the form {form!r} of data.time_format nor in that of ISO 8601"
+                )
+                self.refuse(role, wrong, rule + self.how_to_drop(role, f"<> {quoted}", more))
+        if form == TIME_IS_NUMBER:
+            dates = 0
+        elif form is None:
+            dates = self.facts(f"count({date})")[0]
+        unread = rows - numbers if integers < rows else 0
+        as_dates = form not in (None, TIME_IS_NUMBER) or rows - dates < unread
+        number = f"integer_in({value})" if integers == rows else f"number_in({value})"
+        bad = f"{date if as_dates else number} is null"
+        if (dates if as_dates else (integers if integers == rows else numbers)) < rows:
+            some = self.log.connection.sql(
+                f"select {value} as value from staged where {self.condition} and {bad} limit 1000"
+            ).to_arrow_table()
+            hint = form_hint(as_polars(some)["value"])
+            self.refuse(role, bad, f"neither a number nor an ISO 8601 date{hint}")
+        if as_dates:
+            self.log.are_dates |= role == "timestamp"
+            return f"epoch_us({date})", f"floored(epoch_us({date}), 1000000)"
+        return self._integers(role, number) if integers == rows else self._floats(role, number)
+
+    def _integers(self, role: str, number: str) -> tuple[str, str]:
+        self.refuse(role, f"{number} is null", "not a finite number of at most 64 bits")
+        return number, number
+
+    def _floats(self, role: str, number: str) -> tuple[str, str]:
+        bad = f"not coalesce(isfinite({number}) and abs({number}) < 2.0 ** 63, false)"
+        self.refuse(role, bad, "not a finite number of at most 64 bits")
+        return number, f"floor({number})::bigint"
+
+    def _kept(self, column: str) -> str:
+        """Return a kept column in SQL: int64, float64, text or lists of text."""
+        sql, kind = name(column), self.types[column]
+        place = f"{self.source.origin}: column {column!r}"
+        if self.source.is_text:
+            words = ", ".join(map(text, MISSING_WORDS))
+            value = f"stripped({sql})"
+            some, whole = self.facts(
+                f"count(*) filter (is_plain({value}))",
+                f"bool_and(coalesce(is_plain({value}) or {value} in ({words}), true))",
+            )
+            integer = f"case when is_plain({value}) then {value}::bigint end"
+            return integer if some and whole else value
+        if kind in _WHOLE:
+            if self.facts(f"count({sql}) - count(try_cast({sql} as bigint))")[0]:
+                raise InputError(f"{place}: an integer of more than 64 bits")
+            return f"{sql}::bigint"
+        if kind in _EXACT or kind.startswith("DECIMAL"):
+            return f"{sql}::double"
+        if kind.endswith("]") and "STRUCT" not in kind and "MAP" not in kind and "BLOB" not in kind:
+            return f"{sql}::varchar[]"
+        if kind in ("BLOB", "INTERVAL") or "(" in kind or kind.endswith("]"):
+            raise InputError(
+                f"{place}: cannot be kept: numbers, text, dates and lists of them can, not {kind}"
+            )
+        return f"{sql}::varchar"
+
+
+def _no_text(value: bytes | None) -> str:
+    """Return how bytes that are no text may be written as text, for a message."""
+    how = "write them as text"
+    if value is not None and len(value) == 16:
+        how += f", such as '{UUID(bytes=value)}' for a UUID"
+    return f"bytes that are no text: {how}"
+
+
+def sort_rows(log: Log, *, position: bool = False) -> None:
+    """Number the ids of the rows in ``typed``, and sort the rows into the table ``log``."""
+    run = log.connection.execute
+    for role, table, number in (("user_id", "users", "u"), ("item_id", "items", "i")):
+        run(
+            f"create or replace temp table {table} as select {role}, "
+            f"row_number() over (order by {role}) - 1 as {number} "
+            f"from (select distinct {role} from typed)"
+        )
+    order = f"u, moment, {'position, ' if position else ''}row"
+    columns = [
+        column
+        for column in log.connection.table("typed").columns
+        if column not in ("row", "user_id", "item_id", "moment", "position")
     ]
-    ordered = _in_order(table.with_columns(typed))
-    return InteractionLog(
-        frame=nw.from_native(ordered.lazy()),
-        ordered_by=order_in_words(columns),
-        fingerprint=table_sha256(ordered.drop("order")),
-        rows=len(ordered),
-        origin=origin,
-        columns=columns,
-        keep=tuple(keep),
-        dropped={BLANK: read - len(table)} if read > len(table) else {},
+    run(
+        f"create or replace temp table log as select u, i, {', '.join(map(name, columns))}, "
+        f"row_number() over (order by {order}) - 1 as ord "
+        "from typed join users using (user_id) join items using (item_id)"
     )
+    run("drop table typed")
 
 
-def order_in_words(columns: Columns) -> str:
-    """Return a description of the total order of a log with such columns."""
-    ties = "the order of the rows"
-    if columns.position is not None:
-        ties = f"column {columns.position!r}, then {ties}"
-    return f"user_id, timestamp; ties broken by {ties}"
+def log_of_rows(
+    rows: pl.DataFrame,
+    columns: Columns,
+    origin: str,
+    keep: Sequence[str] = (),
+    connection: duckdb.DuckDBPyConnection | None = None,
+) -> Log:
+    """Return checked rows as a log: user_id, item_id, timestamp and kept columns, in their order.
+
+    Rows of one user and time remain in the order in which they are given; other columns stay.
+    """
+    connection = connection or database()
+    log = Log(connection, origin, columns, tuple(keep), rows=len(rows))
+    connection.register("given rows", rows.with_row_index("row").to_arrow())
+    connection.execute(
+        'create or replace temp table typed as select *, "timestamp" as moment from "given rows"'
+    )
+    connection.unregister("given rows")
+    sort_rows(log)
+    return log
 
 
-def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
-    """Drop early and late rows, then duplicates, then rare items and inactive users; count them.
+# --- Filters --------------------------------------------------------------------------------------
+
+
+def filter_log(log: Log, config: DataConfig) -> None:
+    """Split users into sessions, then drop rows: early and late ones, duplicates, rare ids.
 
     Early rows are those before ``since``, late rows those after the end of the split. Items are
     filtered first, then users; with ``k_core`` repeatedly until both minimums hold. Times are
@@ -147,131 +752,75 @@ def filter_log(log: InteractionLog, config: DataConfig) -> InteractionLog:
     Raises:
         InputError: no user is left.
     """
-
-    def collected(kept: Frame) -> tuple[Frame, int]:
-        frame = kept.sort("order").collect().lazy()
-        return frame, _count(frame)
-
-    frame, rows, counts = filter_frame(log.frame, log.rows, config, collected)
-    dropped = dict(log.dropped)
-    for reason, count in counts.items():
-        dropped[reason] = dropped.get(reason, 0) + count
-    if rows == 0:
-        users, items = (_count(log.frame.select(name).unique()) for name in ("user_id", "item_id"))
-        raise nobody_left(config, log.origin, log.rows, users, items)
-    return replace(log, frame=frame, rows=rows, dropped=dropped)
-
-
-def filter_frame(
-    frame: Frame, rows: int, config: DataConfig, computed: Callable[[Frame], tuple[Frame, int]]
-) -> tuple[Frame, int, dict[str, int]]:
-    """Return what the filters leave of a frame and its rows, and the rows dropped by each reason.
-
-    ``computed`` computes what a filter leaves and counts its rows, so that the next filter begins
-    with a table and not with a plan that repeats the filters before it.
-    """
-    dropped: dict[str, int] = {}
-
-    def keep(reason: str, kept: Frame) -> None:
-        nonlocal frame, rows
-        if kept is frame:
-            return
-        before = rows
-        frame, rows = computed(kept)
-        if before > rows:
-            dropped[reason] = dropped.get(reason, 0) + before - rows
-
-    for reason, step in row_steps(config):
-        keep(reason, step(frame))
+    before = log.rows
+    if config.session_gap is not None:
+        _split_sessions(log, config.session_gap)
+    if config.since is not None:
+        _keep(log, "since", f"where {not_before(config.since)}")
+    if isinstance(config.split, GlobalTime) and config.split.test_until is not None:
+        _keep(log, "test_until", f"where not {not_before(config.split.test_until)}")
+    if config.duplicates != "keep":
+        same = "u, i, timestamp" if config.duplicates == "drop_exact" else "u, i"
+        order = "ord desc" if config.duplicates == "last" else "ord"
+        _keep(
+            log,
+            "duplicates",
+            f"qualify row_number() over (partition by {same} order by {order}) = 1",
+        )
+    minimums = {"i": "min_item_interactions", "u": "min_user_interactions"}
     while True:
-        before = rows
-        for column in ("item_id", "user_id"):
-            name = f"min_{column.removesuffix('_id')}_interactions"
-            keep(name, with_at_least(frame, column, getattr(config, name)))
-        if rows == before or not config.k_core:
-            return frame, rows, dropped
+        rows = log.rows
+        for column, setting in minimums.items():
+            if (least := getattr(config, setting)) > 1:
+                frequent = f"select {column} from log group by {column} having count(*) >= {least}"
+                _keep(log, setting, f"where {column} in ({frequent})")
+        if not config.k_core or log.rows == rows:
+            break
+    if not log.rows:
+        users, items = (
+            log.first(f"select count(*) from {table}")[0] for table in ("users", "items")
+        )
+        since = "" if config.since is None else f"since={config.since}, "
+        raise InputError(
+            f"{log.origin}: no user survives the filter ({since}duplicates={config.duplicates}, "
+            f"min_item_interactions={config.min_item_interactions}, "
+            f"min_user_interactions={config.min_user_interactions}, k_core={config.k_core}): "
+            f"the log has {before} rows of {users} users and {items} items"
+        )
 
 
-def row_steps(config: DataConfig) -> list[tuple[str, Callable[[Frame], Frame]]]:
-    """Return the filters that read one user's rows at a time, in order, each with its reason."""
-    return [
-        ("since", lambda frame: _since(frame, config.since)),
-        ("test_until", lambda frame: _before_end_of_split(frame, config.split)),
-        ("duplicates", lambda frame: _without_duplicates(frame, config.duplicates)),
-    ]
+def _keep(log: Log, reason: str, clause: str) -> None:
+    log.connection.execute(f"create or replace temp table kept as select * from log {clause}")
+    log.connection.execute("drop table log")
+    log.connection.execute("alter table kept rename to log")
+    rows = int(log.first("select count(*) from log")[0])
+    log.count_drop(reason, log.rows - rows)
+    log.rows = rows
 
 
-def nobody_left(config: DataConfig, origin: str, rows: int, users: int, items: int) -> InputError:
-    """Return the error that no user of a log of so many rows survives the filter."""
-    since = "" if config.since is None else f"since={config.since}, "
-    return InputError(
-        f"{origin}: no user survives the filter ({since}duplicates={config.duplicates}, "
-        f"min_item_interactions={config.min_item_interactions}, "
-        f"min_user_interactions={config.min_user_interactions}, k_core={config.k_core}): "
-        f"the log has {rows} rows of {users} users and {items} items"
+def _split_sessions(log: Log, gap: int) -> None:
+    """Make each session a separate user: USER#1 for the first of USER, USER#2 for the next.
+
+    A session ends if the user's next interaction is more than ``gap`` later, in the unit of the
+    log's times (dates: seconds). All interactions remain; user ids become text, in their order.
+    """
+    by_user = "over (partition by u order by ord)"
+    run = log.connection.execute
+    run(
+        "create or replace temp table numbered as select *, 1 + sum(begins) "
+        f"{by_user} as session from (select *, coalesce(timestamp - lag(timestamp) {by_user} "
+        f"> {gap}, false)::bigint as begins from log)"
     )
-
-
-def _in_order(table: pl.DataFrame) -> pl.DataFrame:
-    """Number the rows along the total order, and convert times to integers."""
-    users = table.select(pl.col("user_id").unique().sort()).with_row_index("user")
-    by = ["user", "timestamp", *(["position"] if "position" in table.columns else []), "row"]
-    keys = table.with_row_index("place")
-    if table["user_id"].dtype == pl.String:
-        keys = keys.join(users, on="user_id", how="left", maintain_order="left")
-    else:
-        keys = keys.rename({"user_id": "user"})
-    places = keys.select("place", *by).sort(by)["place"]
-    kept = ["user_id", "item_id", "timestamp"]
-    kept += [name for name in table.columns if name.startswith(KEPT)]
-    return (
-        table.select(kept)[places]
-        .with_columns(whole_times(pl.col("timestamp"), table["timestamp"].dtype))
-        .with_row_index("order")
-        .select(*kept, pl.col("order").cast(pl.Int64))
+    run(
+        "create or replace temp table sessions as select u as person, session, "
+        "user_id || '#' || session::bigint as user_id, row_number() over (order by "
+        "user_id || '#' || session::bigint) - 1 as u "
+        "from (select distinct u, session from numbered) join users using (u)"
     )
-
-
-def whole_times(times: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Convert times to int64: numbers are rounded down, dates become seconds since 1970 UTC."""
-    if dtype == pl.Date:
-        times, dtype = times.cast(pl.Datetime("us")), pl.Datetime("us")
-    if dtype == pl.Datetime:
-        return times.dt.timestamp("us") // 1_000_000
-    return (times // 1).cast(pl.Int64)
-
-
-# The filters use only Narwhals expressions, so that they run on any engine.
-
-
-def _since(frame: Frame, since: str | float | None) -> Frame:
-    """Drop the rows before a time."""
-    return frame if since is None else frame.filter(not_before(since))
-
-
-def _before_end_of_split(frame: Frame, split: Split) -> Frame:
-    if not isinstance(split, GlobalTime) or split.test_until is None:
-        return frame
-    return frame.filter(~not_before(split.test_until))
-
-
-def _without_duplicates(
-    frame: Frame, policy: Literal["keep", "drop_exact", "first", "last"]
-) -> Frame:
-    if policy == "keep":
-        return frame
-    same = ["user_id", "item_id", *(["timestamp"] if policy == "drop_exact" else [])]
-    order = nw.col("order").max() if policy == "last" else nw.col("order").min()
-    return frame.join(frame.group_by(same).agg(order).select("order"), on="order", how="semi")
-
-
-def with_at_least(frame: Frame, column: str, minimum: int) -> Frame:
-    """Keep the rows of the users, or items, with at least ``minimum`` rows."""
-    if minimum == 1:
-        return frame
-    sizes = frame.group_by(column).agg(nw.len().alias("size"))
-    return frame.join(sizes.filter(nw.col("size") >= minimum), on=column, how="semi")
-
-
-def _count(frame: Frame) -> int:
-    return int(frame.select(nw.len()).collect().item())
+    run(
+        "create or replace temp table log as select n.* exclude (u, ord, begins, session), s.u, "
+        "row_number() over (order by s.u, n.ord) - 1 as ord "
+        "from numbered n join sessions s on n.u = s.person and n.session = s.session"
+    )
+    run("create or replace temp table users as select user_id, u from sessions")
+    run("drop table numbered")

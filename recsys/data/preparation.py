@@ -1,56 +1,57 @@
-"""How a log becomes the folder of a prepared dataset."""
+"""How a log becomes the folder of a prepared dataset: open, check, filter, order, cut, write."""
 
 from __future__ import annotations
 
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.exceptions import NarwhalsError
+from numpy.typing import NDArray
 
-from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut
+from recsys.config import Backtest, DataConfig
 from recsys.data.arrays import (
     OUTSIDE,
     Contents,
-    PreparedLog,
-    build_arrays,
+    KnownIds,
     count_copies,
     count_rows,
     dataset_fingerprint,
     write_contents,
 )
-from recsys.data.engines import Engine, choose_engine
+from recsys.data.entity_tables import feature_tables
 from recsys.data.frames import readable_again
-from recsys.data.log import InteractionLog, order_in_words
+from recsys.data.histories import PAD
+from recsys.data.log import KEPT, Log, filter_log, read_log, settle
 from recsys.data.manifest import AppendedLog, Manifest
 from recsys.data.memory import memory_setting
-from recsys.data.on_disk.preparation import prepare_on_disk
-from recsys.data.on_spark.preparation import prepare_on_spark
-from recsys.data.row_rules import select_interactions
-from recsys.data.sources import load_source
-from recsys.data.splits import SplitChoice
-from recsys.data.tables import TableSource, read_table
-from recsys.data.time_units import far_times, unit_name, units_in, units_per_second
+from recsys.data.settings import Engine
+from recsys.data.sources import find_named_dataset, read_named
+from recsys.data.spark import is_spark_frame, spark_table
+from recsys.data.splits import SplitChoice, chosen_cuts, folds, user_blocks
+from recsys.data.tables import OpenTable, TableSource, as_polars, open_table, read_table
+from recsys.data.times import units_in
 from recsys.errors import InputError
 from recsys.folders.atomic import new_folder, work_folder
 from recsys.folders.locks import sole_use
+from recsys.progress import stage
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
-_SAMPLE = 1_000
-"""The number of times that tell their unit."""
-_SHORTEST_GAP = 60
-"""Seconds: a shorter pause does not end a session."""
+_BLOCK = 1 << 20
+"""Interactions that are read at a time."""
 _NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
 
 def write_dataset(
-    source: TableSource | InteractionLog,
+    source: TableSource,
     config: DataConfig,
     out: Path,
     items: TableSource | None = None,
@@ -69,60 +70,76 @@ def write_dataset(
         items: item features, if there are any.
         users: user features, if there are any.
         memory: the bytes that it may take; see `memory_setting`.
-        engine: what prepares it; see `choose_engine`.
+        engine: ``spark`` for a log in its store; frames of Spark need no word.
         choose_split: chooses another split than that of the settings for the sorted log, if it is
             given.
 
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
-    if not isinstance(source, InteractionLog):
-        source = held(source)  # choosing the engine reads it too
-    items, users = (None if table is None else held(table) for table in (items, users))
+    if engine not in (None, "spark"):
+        raise InputError(f"engine: must be spark or left out, not {engine!r}")
     previous = Manifest.load_if_valid(out)
-    limit = memory_setting(memory)
-    chosen = choose_engine(source, config, engine, limit)
     user_table = read_features(users, config, "the user table")
-    if chosen == "memory":
-        _write(_in_memory(source, config, items, user_table, choose_split), config, out, previous)
-        return
+    item_table = read_features(items, config, "the item table")
     with work_folder(out) as folder:
-        item_table = read_features(items, config, "the item table")
-        large: PreparedLog | None = None
-        given = config, folder, limit, item_table, user_table, choose_split
-        if chosen == "spark":
-            large = prepare_on_spark(source, *given)
-        elif not isinstance(source, InteractionLog):
-            large = prepare_on_disk(source, *given)
-        if large is None:
-            large = _in_memory(source, config, items, user_table, choose_split)
-        _write(large, config, out, previous)
+        table, named_items, config = open_log(
+            source, config, folder, memory_setting(memory), engine
+        )
+        with stage(f"preparing {table.origin}", 4, even=False) as progress:
+            progress.say("reading")
+            columns, settled = settle(table, config)
+            log = read_log(table, settled, columns)
+            progress.advance()
+            progress.say("filtering")
+            filter_log(log, settled)
+            progress.advance()
+            progress.say("writing")
+            features = item_table if items is not None else named_items
+            contents = build(
+                log, settled, folder / "arrays", features, user_table, choose_split=choose_split
+            )
+            progress.advance()
+            _write(log, contents, settled, out, previous, folder / "arrays")
 
 
-def held(table: TableSource) -> TableSource:
-    """Return a table that can be read more than once; a bad one is refused where it is opened."""
-    try:
-        return table if isinstance(table, str | os.PathLike) else readable_again(table)
-    except (pl.exceptions.PolarsError, NarwhalsError):
-        return table
-
-
-def _in_memory(
-    source: TableSource | InteractionLog,
+def open_log(
+    source: TableSource,
     config: DataConfig,
-    items: TableSource | None,
-    users: pl.DataFrame | None,
-    choose_split: SplitChoice | None,
-) -> PreparedLog:
-    log, item_table = _load(source, config)
-    if items is not None:
-        item_table = read_features(items, config, "the item table")
-    filtered = select_interactions(log, config)
-    contents = build_arrays(filtered, item_table, users, config, choose_split=choose_split)
-    return PreparedLog(
-        *(log.origin, log.columns, log.fingerprint, filtered.dropped, contents),
-        time_format=log.time_format,
-    )
+    folder: Path | None,
+    memory: int | None = None,
+    engine: Engine | None = None,
+) -> tuple[OpenTable, pl.DataFrame | None, DataConfig]:
+    """Open a log by the name of its dataset, a path or a frame.
+
+    Args:
+        source: the log.
+        config: its settings.
+        folder: a folder for what does not fit in memory.
+        memory: the bytes that its tables may take.
+        engine: see `write_dataset`.
+
+    Returns:
+        The log; the item table of named datasets that have one; the settings, with the columns of
+        a named dataset.
+
+    Raises:
+        InputError: no such dataset or file, or it cannot be read.
+    """
+    dataset = find_named_dataset(source) if isinstance(source, str) else None
+    if dataset is not None and engine is not None:
+        raise InputError(f"{source}: a named dataset fits in memory: leave out engine={engine!r}")
+    if engine is not None or is_spark_frame(source):
+        if folder is None:
+            raise InputError(f"engine={engine!r}: needs a folder")
+        return spark_table(source, config, folder, memory), None, config
+    if dataset is None:
+        options: dict[str, Any] = {"header": config.header, "encoding": config.encoding}
+        return open_table(source, **options, work=folder, memory=memory), None, config
+    rows, items = read_named(dataset, config.mirror)
+    columns = config.columns or dataset.columns
+    table = open_table(rows, dataset.name, work=folder, memory=memory)
+    return table, items, config.model_copy(update={"columns": columns})
 
 
 def read_features(
@@ -136,62 +153,186 @@ def read_features(
     return None if table is None else read_table(table, origin=origin, encoding=config.encoding)
 
 
-def _write(found: PreparedLog, config: DataConfig, out: Path, previous: Manifest | None) -> None:
+def held(table: TableSource) -> TableSource:
+    """Return a table that can be read more than once; a bad one is refused where it is opened."""
+    try:
+        return table if isinstance(table, str | os.PathLike) else readable_again(table)
+    except (pl.exceptions.PolarsError, pa.ArrowException, NarwhalsError):
+        return table
+
+
+def build(
+    log: Log,
+    config: DataConfig,
+    folder: Path,
+    items: pl.DataFrame | None,
+    users: pl.DataFrame | None,
+    known: KnownIds | None = None,
+    choose_split: SplitChoice | None = None,
+) -> Contents:
+    """Write the arrays of a dataset into a new folder, block by block, and return its contents.
+
+    The catalogue consists of the items of training and validation interactions, and of the known
+    ones. Ids ascend, except that known ones come first. Memory holds the ids of all users and
+    items, and seven numbers per user.
+
+    Args:
+        log: the filtered log.
+        config: how the log is split, and whether users were split into sessions.
+        folder: the folder.
+        items: item_id and features, if there are any.
+        users: user_id and features, if there are any; a user's row applies to all sessions.
+        known: the ids that come first, in this order; all items of them are in the log.
+        choose_split: chooses another split than that of the config, if it is given.
+
+    Raises:
+        InputError: the split does not fit the log, or a table has none of its items or users.
+    """
+    folder.mkdir()
+    first = "0" if known is None else "coalesce(k.place, 9223372036854775807)"
+    if known is not None:
+        places = known.users.rename("user_id").to_frame().with_row_index("place")
+        log.connection.register("known users", places.to_arrow())
+    joined = "" if known is None else ' left join "known users" k using (user_id)'
+    log.connection.execute(
+        f"create or replace temp table spans as select u, user_id, n, {first} as place, "
+        f"row_number() over (order by {first}, u) - 1 as number from "
+        f"(select u, count(*) as n from log group by u) join users using (u){joined}"
+    )
+    spans = as_polars(
+        log.connection.sql("select user_id, n from spans order by number").to_arrow_table()
+    )
+    offsets = np.concatenate([[0], np.cumsum(spans["n"].to_numpy().astype(np.int64))])
+    tokens = _new_array(folder / "items.npy", log.rows, np.int32)
+    times = _new_array(folder / "timestamps.npy", log.rows, np.int64)
+    order = "ord" if known is None else "number, ord"
+    source = "log" if known is None else "log join spans using (u)"
+    at = 0
+    query = f"select i, timestamp from {source} order by {order}"
+    for batch in log.connection.sql(query).to_arrow_reader(_BLOCK):
+        span = slice(at, at + len(batch))
+        tokens[span] = batch.column(0).to_numpy()  # numbers of the log's items for now
+        times[span] = batch.column(1).to_numpy()
+        at += len(batch)
+    split, cuts = chosen_cuts(config.split, choose_split, times, offsets)
+    item_ids = log.ids("item_id")
+    inside = np.zeros(len(item_ids), dtype=np.bool_)
+    for low, high in user_blocks(offsets, _BLOCK):
+        start, end = int(offsets[low]), int(offsets[high])
+        ends = offsets[low:high] + cuts[low:high, 1]
+        rows = np.arange(start, end) < np.repeat(ends, np.diff(offsets[low : high + 1]))
+        inside[tokens[start:end][rows]] = True
+    catalogue, token_of = _tokens(item_ids, inside, known)
+    outside = [np.empty(0, dtype=np.int32)]
+    for low in range(0, log.rows, _BLOCK):
+        numbers = np.array(tokens[low : low + _BLOCK])
+        tokens[low : low + _BLOCK] = token_of[numbers]
+        outside.append(numbers[token_of[numbers] == PAD])
+    for mapped in (tokens, times):
+        mapped.flush()
+    arrays: dict[str, NDArray[Any]] = {
+        "items": tokens,
+        "timestamps": times,
+        "offsets": offsets,
+        "cuts": cuts,
+    }
+    for file in ("offsets", "cuts"):
+        np.save(folder / f"{file}.npy", arrays[file], allow_pickle=False)
+    tables = feature_tables(
+        spans["user_id"], catalogue, users, items, config, log.columns, log.origin
+    )
+
+    def kept() -> Any:
+        chosen = ", ".join(
+            f'"{(KEPT + column).replace(chr(34), chr(34) * 2)}"' for column in log.keep
+        )
+        for batch in log.connection.sql(
+            f"select {chosen} from {source} order by {order}"
+        ).to_arrow_reader(_BLOCK):
+            yield as_polars(pa.Table.from_batches([batch])).rename(
+                lambda column: column.removeprefix(KEPT)
+            )
+
+    unlisted = item_ids.gather(np.concatenate(outside)).alias("item_id")
+    return Contents(
+        arrays, tables, split, kept if log.keep else None, unlisted if len(unlisted) else None
+    )
+
+
+def _tokens(
+    item_ids: pl.Series, inside: NDArray[np.bool_], known: KnownIds | None
+) -> tuple[pl.Series, NDArray[np.int32]]:
+    """Return the catalogue, and the token of each item of a log."""
+    found = item_ids.filter(pl.Series(inside))
+    if known is None:
+        return found, np.where(inside, np.cumsum(inside), PAD).astype(np.int32)
+    new = found.filter(~found.is_in(known.items.implode()))
+    catalogue = pl.concat([known.items.alias("item_id"), new.alias("item_id")])
+    tokens = pl.int_range(1, len(catalogue) + 1, dtype=pl.Int32, eager=True)
+    return catalogue, item_ids.replace_strict(
+        catalogue, tokens, default=PAD, return_dtype=pl.Int32
+    ).to_numpy().copy()
+
+
+def _new_array(path: Path, rows: int, dtype: type[np.generic]) -> np.memmap[Any, Any]:
+    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(rows,))
+
+
+def _write(
+    log: Log,
+    contents: Contents,
+    config: DataConfig,
+    out: Path,
+    previous: Manifest | None,
+    arrays: Path,
+) -> None:
     """Write the dataset, unless the previous one is the same."""
-    form = found.time_format or config.time_format
-    config = config.model_copy(update={"split": found.contents.split, "time_format": form})
-    _warn_of_short_gap(found, config)
-    if config.since is not None and not found.dropped.get("since"):
-        logger.warning("%s: since %s drops no row: none is earlier", found.origin, config.since)
-    manifest = describe(found, config)
-    if _same(previous, manifest, found.contents):
+    config = config.model_copy(update={"split": contents.split, "time_format": log.time_format})
+    manifest = describe(log, contents, config)
+    if _same(previous, manifest, contents):
         return
     if previous is not None and previous.appended:
         logger.warning(
             "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
-            *(out, len(previous.appended), previous.appended[-1].source, found.origin),
+            *(out, len(previous.appended), previous.appended[-1].source, log.origin),
         )
     with sole_use(out, "prepares it", PATIENCE):
         # Another process may have prepared the same meanwhile.
-        if not _same(Manifest.load_if_valid(out), manifest, found.contents):
-            put_in_place(found, manifest, out)
+        if not _same(Manifest.load_if_valid(out), manifest, contents):
+            put_in_place(contents, manifest, out, arrays)
 
 
 def describe(
-    found: PreparedLog, config: DataConfig, appended: tuple[AppendedLog, ...] = ()
+    log: Log, contents: Contents, config: DataConfig, appended: tuple[AppendedLog, ...] = ()
 ) -> Manifest:
-    """Return the manifest of a dataset, without its files; warn of units and of empty parts."""
+    """Return the manifest of a dataset, without its files; warn of what distorts metrics."""
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
-    content = {name: value for name, value in settings.items() if name not in _NO_CONTENT}
-    counts = count_rows(found.dropped, found.contents)
-    _warn_of_two_units(found)
-    _warn_of_far_times(found)
-    _warn_of_one_time(found)
-    _warn_of_copies(found, counts)
-    _warn_of_empty_parts(found, config, counts)
+    content = {key: value for key, value in settings.items() if key not in _NO_CONTENT}
+    counts = count_rows(log.dropped, contents)
+    _warn(log, contents, counts)
     return Manifest(
-        origin=found.origin,
-        log_fingerprint=found.fingerprint,
-        fingerprint=dataset_fingerprint(content, found.contents),
+        origin=log.origin,
+        log_fingerprint=log.fingerprint,
+        fingerprint=dataset_fingerprint(content, contents),
         settings=settings,
-        columns=found.columns,
-        ordered_by=order_in_words(found.columns),
+        columns=log.columns,
+        ordered_by=log.ordered_by,
         filtered_on="all rows, including validation and test targets",
         counts=counts,
-        dropped=dict(found.dropped),
+        dropped=dict(log.dropped),
         files={},
         appended=appended,
     )
 
 
-def put_in_place(found: PreparedLog, manifest: Manifest, out: Path) -> None:
+def put_in_place(contents: Contents, manifest: Manifest, out: Path, arrays: Path) -> None:
     """Write a dataset into a new folder that takes the place of what is there.
 
     Raises:
         InputError: the folder cannot be written.
     """
     with new_folder(out) as folder:
-        files = write_contents(folder, found.contents, found.arrays)
+        files = write_contents(folder, contents, arrays)
         manifest.model_copy(update={"files": files}).write(folder)
 
 
@@ -207,66 +348,25 @@ def _same(previous: Manifest | None, manifest: Manifest, contents: Contents) -> 
     )
 
 
-def _load(
-    source: TableSource | InteractionLog, config: DataConfig
-) -> tuple[InteractionLog, pl.DataFrame | None]:
-    """Return the log, and the item table of named datasets that have one."""
-    if not isinstance(source, InteractionLog):
-        return load_source(source, config)
-    if config.drop or config.where is not None:
-        rule = "where" if config.where is not None else "drop"
-        raise InputError(
-            f"data.{rule}: {source.origin} was read already: drop rows when reading it"
-        )
-    if config.keep != source.keep:
-        raise InputError(
-            f"data.keep: {source.origin} was read already: keep columns when reading it"
-        )
-    return source, None
-
-
-def _warn_of_two_units(log: PreparedLog) -> None:
-    """Warn of times in seconds beside others in milliseconds and the like."""
-    times: dict[str, int] = units_in(log.contents.arrays["timestamps"])
-    if len(times) > 1:
-        found = " and ".join(f"in {unit}, such as {time}" for unit, time in times.items())
+def _warn(log: Log, contents: Contents, counts: dict[str, int]) -> None:
+    """Warn of times in two units, of a log with one time, and of copies across the cuts."""
+    times, column = contents.arrays["timestamps"], log.columns.timestamp
+    if len(units := units_in(times)) > 1:
         logger.warning(
             "%s: column %r has times %s: they are compared as numbers, so that all of one unit "
             "come before all of another: bring them to one unit",
-            *(log.origin, log.columns.timestamp, found),
+            *(log.origin, column),
+            " and ".join(f"in {unit}, such as {time}" for unit, time in units.items()),
         )
-
-
-def _warn_of_far_times(log: PreparedLog) -> None:
-    """Warn of times such as 1900-01-01 and 9999-12-31, which stand for unknown ones."""
-    times = log.contents.arrays["timestamps"]
-    if (found := far_times(times)) is not None:
-        count, time = found
-        day = np.datetime64(time // units_per_second(time), "s").astype("datetime64[D]")
-        logger.warning(
-            "%s: column %r has times outside of 1985 to 2128 in %s of %s interactions, such as "
-            "%s (%d): if they stand for unknown times, drop such rows with --where (in Python "
-            "where=)",
-            *(log.origin, log.columns.timestamp, f"{count:,}", f"{len(times):,}", day, time),
-        )
-
-
-def _warn_of_one_time(log: PreparedLog) -> None:
-    """Warn of a log whose interactions all have the same time."""
-    times = log.contents.arrays["timestamps"]
     if len(times) > 1 and times.min() == times.max():
         logger.warning(
             "%s: column %r has one time, %d, in all %s interactions, which is no order: histories "
             "and held-out targets follow the order of the rows, and unless that is an order of "
             "time, no model can learn what comes next, and metrics only tell who likes what: name "
             "another column with --time (in Python time=), or row-order if the rows are in order",
-            *(log.origin, log.columns.timestamp, times[0], f"{len(times):,}"),
+            *(log.origin, column, times[0], f"{len(times):,}"),
         )
-
-
-def _warn_of_copies(log: PreparedLog, counts: dict[str, int]) -> None:
-    """Warn of held-out interactions that a model has seen in training."""
-    _, across = count_copies(**log.contents.arrays)
+    _, across = count_copies(**contents.arrays)
     if across:
         held_out = counts["valid"] + counts["test"]
         logger.warning(
@@ -277,36 +377,18 @@ def _warn_of_copies(log: PreparedLog, counts: dict[str, int]) -> None:
         )
 
 
-def _warn_of_short_gap(log: PreparedLog, config: DataConfig) -> None:
-    """Warn of a pause between sessions that is seconds where the log has finer units."""
-    gap, usual = config.session_gap, int(np.median(log.contents.arrays["timestamps"][:_SAMPLE]))
-    units = units_per_second(usual)
-    if gap is not None and gap < _SHORTEST_GAP * units and units > 1:
-        logger.warning(
-            "%s: data.session_gap is %d %s, %g seconds: if it was meant in seconds, give %d",
-            *(log.origin, gap, unit_name(usual), gap / units, gap * units),
-        )
+def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
+    """Return the settings of each fold's dataset, the earliest first.
 
-
-def _warn_of_empty_parts(log: PreparedLog, config: DataConfig, counts: dict[str, int]) -> None:
-    """Warn of a split that leaves no validation or no test targets, and say what helps."""
-    names = {"valid": "validation", "test": "test"}
-    empty = [f"no {name}" for part, name in names.items() if not counts[part]]
-    if not empty:
-        return
-    remedy = "hold out other interactions with data.split"
-    if counts["interactions"] <= counts["users"]:
-        remedy = "nothing can be learnt from users with one interaction each"
-    elif isinstance(config.split, LeaveLastOut | LeaveLastBasketOut):
-        remedy = "hold out the latest interactions of all users: --set data.split=global_time"
-    logger.warning(
-        "%s: the split %s leaves %s targets: %s users have %s interactions; is %r the column of "
-        "the user? If it is, %s",
-        log.origin,
-        config.split,
-        " and ".join(empty),
-        f"{counts['users']:,}",
-        f"{counts['interactions']:,}",
-        log.columns.user_id,
-        remedy,
-    )
+    Raises:
+        InputError: the split is not a backtest, or the log cannot be read or cut.
+    """
+    split = config.split
+    if not isinstance(split, Backtest):
+        raise InputError(f"data.split: must be of kind backtest, not {split.kind}")
+    times = np.empty(0, dtype=np.int64)
+    if not split.cuts:
+        table, _, config_of_log = open_log(config.source, config, None)
+        columns, settled = settle(table, config_of_log)
+        times = np.sort(read_log(table, settled, columns).table()["timestamp"].to_numpy())
+    return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))

@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
 from recsys.data.arrays import INTERACTIONS, count_copies
-from recsys.data.engines import Engine
 from recsys.data.entity_tables import VectorSource, with_vectors
 from recsys.data.histories import PAD, Features, Histories
 from recsys.data.holdout import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
-from recsys.data.log import InteractionLog
 from recsys.data.manifest import Manifest, open_arrays
 from recsys.data.memory import check_memory
 from recsys.data.preparation import write_dataset
-from recsys.data.settings import LogWords, completed
+from recsys.data.settings import Engine, LogWords, completed
 from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import checked_path
@@ -235,7 +233,7 @@ class PreparedDataset:
 
 
 def prepare(
-    source: TableSource | InteractionLog,
+    source: TableSource,
     config: DataConfig | None = None,
     out: str | os.PathLike[str] = "data/prepared",
     items: TableSource | None = None,
@@ -252,16 +250,14 @@ def prepare(
     one step otherwise; anything else at ``out`` is an error and is not touched.
 
     Args:
-        source: a named dataset, a file, a folder of parts, a pattern, a frame (also of Spark), or a
-            log that was read already.
+        source: a named dataset, a file, a folder of parts, a pattern, or a frame (also of Spark).
         config: how to read and prepare it; ``source`` overrides ``config.source``.
         out: the folder to write.
         items: item features: a table with the column item_id and one row per item.
         users: user features: a table with the column user_id and one row per user.
-        memory: bytes, or "4GiB" and the like, that the rows may take; a log that needs more is
-            sorted on the disk of ``out``, with the same result. Half of the memory if None.
-        engine: ``memory``, ``disk`` or ``spark``, all with the same result; if None, Spark for its
-            frames, else memory where the log fits, else disk.
+        memory: bytes, or "4GiB" and the like, that the rows may take; what needs more goes to the
+            disk of ``out``, with the same result. Half of the memory if None.
+        engine: ``spark`` lets Spark read and filter a log in its store, as it does its frames.
         item_vectors: further columns of the item table, for features of the kind ``vector``: a file
             (.npy or .safetensors) or an array by name, row for row those of ``items``.
         **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,

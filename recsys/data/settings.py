@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from recsys.config import Columns, DataConfig, Section, Split, with_changes
 from recsys.errors import InputError
+
+Engine = Literal["spark"]
+"""What reads and filters a log before this process does; this process alone if it is not named."""
 
 
 class LogWords(TypedDict, total=False):
@@ -22,8 +25,8 @@ class LogWords(TypedDict, total=False):
     """Whether the first line of a text file names the columns."""
     encoding: str | None
     """Encoding of text files that are neither UTF-8 nor UTF-16."""
-    where: str | None
-    """A condition in SQL that rows must meet; see `recsys.data.where.keep_where`."""
+    where: str | dict[str, str] | None
+    """A condition in SQL that rows must meet, or several by name; see `recsys.data.where.parse`."""
     time_format: str | None
     """Form of dates that are not ISO 8601, in the codes of strftime; or ``number``."""
     since: Any

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.errors import InputError, checked_path
 
@@ -26,7 +23,7 @@ _KINDS = {
     ".jsonl": "JSON lines",
     ".ndjson": "JSON lines",
 }
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _TABLES = {
     "a Delta": ("_delta_log", "DeltaTable(path).to_pyarrow_table()"),
     "a Hudi": (".hoodie", "spark.read.format('hudi').load(path)"),
@@ -34,9 +31,6 @@ _TABLES = {
 }
 """What marks the folder of a table, and what reads it."""
 _DATASET_MANIFEST = "manifest.json"
-_BLOCK = 1 << 24
-LONGEST_LINE = 1 << 24
-"""Bytes of a line of text: longer ones are none, and some of them end the process in a library."""
 _EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
@@ -48,53 +42,7 @@ class SourceFile:
     kind: str
     """CSV, TSV, text, atomic, Parquet or JSON lines."""
     compression: str | None = None
-    """gzip, zstd or bz2; None if the name has no such ending."""
-
-    def content(self) -> bytes:
-        """Return the content, decompressed.
-
-        Raises:
-            OSError: it cannot be read or decompressed.
-        """
-        return b"".join(self._blocks())
-
-    def unpacked(self, path: Path) -> SourceFile:
-        """Return the file without compression; the content of a compressed one goes to the path.
-
-        Raises:
-            OSError: it cannot be read or decompressed.
-        """
-        if self.compression is None:
-            return self
-        with path.open("wb") as plain:
-            plain.writelines(self._blocks())
-        return SourceFile(path, self.kind)
-
-    def _blocks(self) -> Iterator[bytes]:
-        """Yield the content, decompressed.
-
-        Raises:
-            InputError: it is text with a line that is too long.
-        """
-        length = 0
-        with pa.input_stream(str(self.path), compression=self.compression) as stream:
-            while block := stream.read(_BLOCK):
-                ends = self.kind == "Parquet" or b"\n" in block or b"\r" in block
-                length = 0 if ends else length + len(block)
-                refuse_long_line(length, self.path)
-                yield block
-
-
-def refuse_long_line(length: int, origin: object) -> None:
-    """Refuse a line of text that is longer than `LONGEST_LINE`.
-
-    Raises:
-        InputError: it is.
-    """
-    if length > LONGEST_LINE:
-        raise InputError(
-            f"{origin}: has a line of more than {LONGEST_LINE >> 20} MiB, which is no row"
-        )
+    """gzip or zstd; None if the name has no such ending."""
 
 
 def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:

@@ -15,14 +15,14 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from recsys.config import Columns, DataConfig
-from recsys.data import readers
-from recsys.data.log import InteractionLog
-from recsys.data.reading import read_source
+from recsys.config import Columns
 from recsys.data.source_files import is_pattern
-from recsys.data.tables import TableSource
 from recsys.errors import InputError, checked_path, did_you_mean
 from recsys.folders.digests import file_sha256
+from recsys.shop.simulation import make_shop
+
+Tables = tuple[pl.DataFrame, pl.DataFrame | None]
+"""A log and, if there is one, its item table."""
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
 """Environment variable: the folder or base URL that holds the files of the named datasets."""
@@ -48,40 +48,25 @@ class NamedDataset:
     users: int
     items: int
     files: tuple[RemoteFile, ...]
-    read: Callable[..., readers.Tables]
+    read: Callable[..., Tables]
     """Reads the log and the item table from the paths of the files, in their order."""
     columns: Columns = field(default_factory=Columns)
 
 
-def load_source(
-    source: TableSource,
-    config: DataConfig | None = None,
-    cache: Path = Path("data"),
-    later: bool = False,
-) -> tuple[InteractionLog, pl.DataFrame | None]:
-    """Read a log by the name of its dataset, from a file or from a frame.
+def read_named(
+    dataset: NamedDataset, mirror: str | None = None, cache: Path = Path("data")
+) -> Tables:
+    """Return the log of a named dataset, and its item table (item_id and features) if it has one.
 
     Args:
-        source: "ml-1m" and the like, a path, or a frame.
-        config: its columns, those to keep, its mirror and the rows to drop; columns that are not
-            given are guessed (`read_source`).
+        dataset: the dataset.
+        mirror: the folder or base URL of its files; the variable RECSYS_MIRROR if None.
         cache: folder for downloaded files.
-        later: whether the settings are those of an earlier log: see `read_source`.
-
-    Returns:
-        The log, and the item table (item_id and features) of datasets that have one.
 
     Raises:
-        InputError: no such dataset or file, no mirror has it, or the log is invalid.
+        InputError: no mirror has its files, or one of them is another file.
     """
-    config = config or DataConfig()
-    dataset = find_named_dataset(source) if isinstance(source, str) else None
-    if dataset is None:
-        return read_source(source, config, later=later), None
-    paths = [_locate(file, dataset, config.mirror, cache) for file in dataset.files]
-    log, items = dataset.read(*paths)
-    named = config.model_copy(update={"columns": config.columns or dataset.columns})
-    return read_source(log, named, dataset.name, later), items
+    return dataset.read(*(_locate(file, dataset, mirror, cache) for file in dataset.files))
 
 
 def find_named_dataset(source: str) -> NamedDataset | None:
@@ -151,6 +136,53 @@ def _download(url: str, file: RemoteFile, cache: Path) -> Path:
         raise InputError(f"{url}: cannot be fetched into {cache}: {error}") from error
 
 
+def _parquet(log: Path) -> Tables:
+    """Read a log without item features."""
+    return pl.read_parquet(log), None
+
+
+def _parquet_with_items(log: Path, items: Path) -> Tables:
+    """Read a log and an item table."""
+    return pl.read_parquet(log), pl.read_parquet(items)
+
+
+def _movielens_100k(log: Path) -> Tables:
+    """Read a tab-separated log without a header."""
+    names = ["user_id", "item_id", "rating", "timestamp"]
+    return pl.read_csv(log, separator="\t", has_header=False, new_columns=names), None
+
+
+def _online_retail(log: Path) -> Tables:
+    """Read the purchases of known customers, and the names of the products."""
+    lines = pl.read_parquet(log).filter(
+        pl.col("CustomerID").is_not_null(),
+        ~pl.col("InvoiceNo").str.starts_with("C"),  # a cancellation
+        pl.col("Quantity") > 0,
+    )
+    # Descriptions vary: the most frequent one is the name; ties go to the first in the alphabet.
+    items = (
+        lines.filter(pl.col("Description").is_not_null())
+        .group_by(pl.col("StockCode").alias("item_id"), pl.col("Description").alias("description"))
+        .len()
+        .sort("len", "description", descending=[True, False])
+        .unique("item_id", keep="first", maintain_order=True)
+        .drop("len")
+        .sort("item_id")
+    )
+    return lines, items
+
+
+def _online_retail_lines(log: Path) -> Tables:
+    """Read all lines, and the names of the products."""
+    return pl.read_parquet(log), _online_retail(log)[1]
+
+
+def _shop() -> Tables:
+    """Simulate the shop."""
+    made = make_shop()
+    return made.interactions, made.products
+
+
 _ONLINE_RETAIL_FILE = RemoteFile(
     "online-retail-ii.parquet", "60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f"
 )
@@ -175,7 +207,7 @@ def _amazon(name: str, log: tuple[str, int, int, int], sha256: str) -> NamedData
         users=users,
         items=items,
         files=(RemoteFile(f"amazon-{name}.parquet", sha256),),
-        read=readers.parquet,
+        read=_parquet,
         columns=Columns() if timed else Columns(timestamp="position"),
     )
 
@@ -190,7 +222,7 @@ DATASETS = (
         users=10_000,
         items=1_000,
         files=(),
-        read=readers.shop,
+        read=_shop,
     ),
     NamedDataset(
         name="ml-1m",
@@ -209,7 +241,7 @@ DATASETS = (
                 "e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973",
             ),
         ),
-        read=readers.parquet_with_items,
+        read=_parquet_with_items,
     ),
     NamedDataset(
         name="ml-100k",
@@ -224,7 +256,7 @@ DATASETS = (
                 "ml-100k.tsv", "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490"
             ),
         ),
-        read=readers.movielens_100k,
+        read=_movielens_100k,
     ),
     _amazon("beauty", _BEAUTY, "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c"),
     _amazon(
@@ -247,14 +279,14 @@ DATASETS = (
         users=5_881,
         items=4_631,
         files=(_ONLINE_RETAIL_FILE,),
-        read=readers.online_retail,
+        read=_online_retail,
         columns=_ONLINE_RETAIL_COLUMNS,
     ),
     NamedDataset(
         name="online-retail-ii-lines",
         description=(
             "UCI Online Retail II as published: all lines, including those that are not purchases "
-            "of a product by a known customer; data.drop can drop these, as in "
+            "of a product by a known customer; data.where can drop these, as in "
             "configs/online-retail-ii.yaml"
         ),
         homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
@@ -263,7 +295,7 @@ DATASETS = (
         users=5_942,
         items=5_305,
         files=(_ONLINE_RETAIL_FILE,),
-        read=readers.online_retail_lines,
+        read=_online_retail_lines,
         columns=_ONLINE_RETAIL_COLUMNS,
     ),
 )

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from recsys.config import (
     Backtest,
-    DataConfig,
     GlobalTime,
     LeaveLastBasketOut,
     LeaveLastOut,
@@ -22,8 +21,7 @@ from recsys.config import (
     UserHoldout,
     time_value,
 )
-from recsys.data.sources import load_source
-from recsys.data.time_units import time_like
+from recsys.data.times import time_like
 from recsys.errors import InputError
 
 _BLOCK = 1 << 20
@@ -263,22 +261,6 @@ def user_holdout(
     cuts[drawn[: valid + test], 0] = 0
     cuts[drawn[:test], 1] = 0
     return cuts.astype(np.int32)
-
-
-def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
-    """Return the settings of each fold's dataset, the earliest first.
-
-    Raises:
-        InputError: the split is not a backtest, or the log cannot be read or cut.
-    """
-    split = config.split
-    if not isinstance(split, Backtest):
-        raise InputError(f"data.split: must be of kind backtest, not {split.kind}")
-    times = np.empty(0, dtype=np.int64)
-    if not split.cuts:
-        log, _ = load_source(config.source, config)
-        times = np.sort(log.frame.collect("polars").to_polars()["timestamp"].to_numpy())
-    return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))
 
 
 def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...]:

@@ -1,58 +1,167 @@
-"""Tables from files and frames, with one-line errors."""
+"""Tables of files and frames as DuckDB reads them: names of columns, types, and rows in order.
+
+Text files and JSON lines are read as text, since DuckDB's own types of ids and times are silently
+wrong: 10.12.24 becomes 2010-12-24, the ids t and f truth values, and 8.9E+12 a float.
+"""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
 import os
+import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
-import narwhals as nw
+import duckdb
 import polars as pl
-from narwhals.exceptions import NarwhalsError
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from narwhals.typing import IntoFrame
 
 from recsys.config import ROW_ORDER
-from recsys.data.bytes_columns import utf8_columns, with_utf8_as_text
-from recsys.data.frames import NO_COLUMN, open_frame
-from recsys.data.parts import UNREADABLE, SchemaGroup, open_parts
-from recsys.data.source_files import find_files
-from recsys.data.text_tables import NO_HEADER_HINT, ONE_COLUMN_HINT, TextTable, open_text
-from recsys.data.text_types import integer_columns, typed, typed_part
-from recsys.errors import InputError, did_you_mean, first_line
+from recsys.data.database import (
+    MISSING_WORDS,
+    PLAIN_INTEGER,
+    cursor,
+    database,
+    name,
+    reason,
+    text,
+    texts,
+)
+from recsys.data.frames import open_frame
+from recsys.data.source_files import ATOMIC, SourceFile, find_files
+from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
-"""A file (.csv .tsv .txt .dat .inter .parquet .jsonl .ndjson, also .gz .zst .bz2), a folder of
+"""A file (.csv .tsv .txt .dat .inter .parquet .jsonl .ndjson, also .gz and .zst), a folder of
 parts, a pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
-Frame = Any
-"""A data frame of the caller's library (polars, pandas, Arrow); polars if no frame was given."""
+_SAMPLE = 1 << 16
+"""Bytes at the beginning of a text file that are looked at."""
+_LONGEST_LINE = 2_000_000
+"""Bytes of a line of text: longer ones are no rows."""
+_BLOCK = 1 << 24
+_SMALL = 1 << 23
+"""Bytes that one thread reads as fast as several."""
+
+
+class _Folder:
+    """A temporary folder that goes when nobody has it any more.
+
+    Args:
+        above: where it is made; among the temporary files if None.
+    """
+
+    def __init__(self, above: Path | None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="decoded-", dir=above))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
     """A table whose columns are known, and whose rows are read when asked for."""
 
-    frame: nw.LazyFrame[Any]
-    names: tuple[str, ...]
-    """The names of the columns, those that cannot be read included."""
+    connection: duckdb.DuckDBPyConnection
+    query: str
+    """Selects all rows in their order, with every column that can be read."""
+    types: Mapping[str, str]
+    """The type of each such column in DuckDB's words."""
     origin: str
     """The name of the table in messages."""
-    kind: str
+    kind: str = ""
     """The format of a file in messages; empty for a frame."""
-    texts: tuple[TextTable, ...] = ()
-    """The text files that the rows come from, if they do."""
+    is_text: bool = False
+    """Whether all columns are text because a text file does not tell types."""
     index: tuple[str, ...] = ()
     """The names of the index of a pandas frame, which are no columns."""
     lacking: Mapping[str, str] = field(default_factory=dict)
     """The columns that some file does not have, with the first such file."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """The columns that cannot be read, which only matters if one is needed, with the reason."""
-    groups: tuple[SchemaGroup, ...] = ()
-    """The Parquet or JSON files that the rows come from, if they do."""
+    hint: str = ""
+    """What a message on a missing column adds: that the names may be elsewhere; else empty."""
+    dropped: Mapping[str, int] | None = None
+    """The rows that conditions have dropped already, by their reasons; None if none was asked."""
+    is_ordered: bool = True
+    """Whether its rows have an order, as those of a frame of Spark may not."""
+    folder: _Folder | None = None
+    """Holds decoded files as long as the table is there."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, those that cannot be read included."""
+        return (*self.types, *self.unreadable)
+
+    @property
+    def sure_names(self) -> list[str]:
+        """The names of the columns that every file has and that can be read."""
+        return [column for column in self.types if column not in self.lacking]
+
+    def present(self, columns: Sequence[str]) -> list[str]:
+        """Return the given columns, each once, or all that can be read if none are given.
+
+        Raises:
+            InputError: there is no such column, or a file does not have it, or it cannot be read.
+        """
+        columns = [column for column in columns if column in self.names or column != ROW_ORDER]
+        if self.kind != "JSON lines":  # there, a field may be left out where it is null
+            self.refuse_lacking(columns)
+        for column in columns:
+            if column not in self.names:
+                hint = self.hint or did_you_mean(column, self.names)
+                known = ", ".join(self.names)
+                raise InputError(f"{self.origin}: no column {column!r} among {known}{hint}")
+            if column in self.unreadable:
+                raise InputError(f"{self.origin}: column {column!r}: {self.unreadable[column]}")
+        return list(dict.fromkeys(columns or self.types))
+
+    def refuse_lacking(self, columns: Iterable[str]) -> None:
+        """Refuse files that do not have a column which other files have.
+
+        Raises:
+            InputError: there is such a file.
+        """
+        for column in columns:
+            if column in self.lacking:
+                raise InputError(
+                    f"{self.lacking[column]}: no column {column!r}, which other files of "
+                    f"{self.origin} have: add it to the file, or leave the file out{self.hint}"
+                )
+
+    def selected(self, columns: Sequence[str]) -> str:
+        """Return a query of columns in the order of the rows; bytes that are text are text.
+
+        Raises:
+            InputError: as `present`; or the table is broken.
+        """
+        chosen = self.present(columns)
+        blobs = [column for column in chosen if self.types[column] == "BLOB"]
+        plain = dict.fromkeys(chosen, True)
+        if blobs:
+            counts = ", ".join(
+                f"count({name(column)}), count({decoded(column)})" for column in blobs
+            )
+            found = self.rows(f"select {counts} from ({self.query})")[0]
+            plain |= {
+                column: found[2 * place] != found[2 * place + 1]
+                for place, column in enumerate(blobs)
+            }
+        parts = [
+            name(column) if plain[column] else f"{decoded(column)} as {name(column)}"
+            for column in chosen
+        ]
+        return f"select {', '.join(parts)} from ({self.query})"
 
     def read(self, columns: Sequence[str] = (), rows: int | None = None) -> pl.DataFrame:
         """Read columns, all if none are given, of the first rows, all if None.
@@ -64,126 +173,38 @@ class OpenTable:
         Raises:
             InputError: a column is missing, or the table is broken.
         """
-        chosen = self.frame.select(self.present(columns))
-        chosen = chosen if rows is None else chosen.head(rows)
-        with self._errors():
-            table = chosen.collect("polars").to_polars()
-        return typed(table) if self.texts else with_utf8_as_text(table)
+        limit = "" if rows is None else f" limit {rows}"
+        with self.errors():
+            query = self.connection.sql(f"{self.selected(columns)}{limit}")
+            table = as_polars(query.to_arrow_table())
+        return typed(table) if self.is_text else table
 
-    def warn_of_swallowed_rows(self) -> None:
-        """Log a warning for every text file whose quotes seem to have swallowed rows."""
-        for text in self.texts:
-            text.warn_of_swallowed_rows()
-
-    def count(self) -> int:
-        """Return the number of rows, blank ones included.
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Yield all rows, so many at a time, in order; text is not typed.
 
         Raises:
             InputError: the table is broken.
         """
-        with self._errors():
-            return int(self.frame.select(nw.len()).collect("polars").item())
+        with self.errors():
+            for batch in self.connection.sql(self.selected(())).to_arrow_reader(rows):
+                yield as_polars(pa.Table.from_batches([batch]))
 
-    def count_padded(self, column: str) -> int:
-        """Return the number of values of a column of text with blanks around them.
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the few rows of a query.
 
         Raises:
             InputError: the table is broken.
         """
-        text = nw.col(column)
-        if self.frame.collect_schema()[column] != nw.String:
-            return 0
-        padded = self.frame.select(column).filter(text.str.strip_chars() != text)
-        with self._errors():
-            return int(padded.select(nw.len()).collect("polars").item())
-
-    def parts(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Yield what `read` returns in parts of so many rows, one in memory at a time.
-
-        Raises:
-            InputError: as `read`.
-        """
-        chosen = self.frame.select(self.present(columns))
-        with self._errors():
-            polars = chosen.implementation.is_polars()
-            native = chosen.to_native() if polars else chosen.collect("polars").to_native()
-            lazy: pl.LazyFrame = native.lazy()
-            integer = integer_columns(lazy) if self.texts else []
-            utf8 = utf8_columns(lazy, rows)
-            for part in lazy.collect_batches(chunk_size=rows, maintain_order=True):
-                yield typed_part(part, integer) if self.texts else with_utf8_as_text(part, utf8)
+        with self.errors():
+            return self.connection.execute(query).fetchall()
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self) -> Iterator[None]:
         """Make one line of what can go wrong when rows are read."""
         try:
             yield
-        except InputError:
-            raise
-        except (*UNREADABLE, NarwhalsError, *NO_COLUMN) as error:
-            for text in self.texts:
-                _refuse_broken(text, error)
-            kind = f" as {self.kind}" if self.kind else ""
-            raise InputError(f"{self.origin}: cannot be read{kind}: {first_line(error)}") from error
-
-    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield all rows of a table of files, so many at a time, in order; text is not typed.
-
-        Raises:
-            InputError: the table is broken.
-        """
-        lazy = cast("pl.LazyFrame", self.frame.to_native())
-        with self._errors():
-            utf8 = utf8_columns(lazy, rows)
-            for batch in lazy.collect_batches(chunk_size=rows, maintain_order=True):
-                yield with_utf8_as_text(batch, utf8)
-
-    def present(self, columns: Sequence[str]) -> list[str]:
-        """Return the given columns, each once, or all that can be read if none are given.
-
-        Raises:
-            InputError: there is no such column, or a file does not have it, or it cannot be read.
-        """
-        columns = [name for name in columns if name in self.names or name != ROW_ORDER]
-        if self.kind != "JSON lines":  # there, a field may be left out where it is null
-            self.refuse_lacking(columns)
-        for name in columns:
-            if name not in self.names:
-                hint = self.hint or did_you_mean(name, self.names)
-                known = ", ".join(self.names)
-                raise InputError(f"{self.origin}: no column {name!r} among {known}{hint}")
-            if name in self.unreadable:
-                raise InputError(f"{self.origin}: column {name!r}: {self.unreadable[name]}")
-        readable = (name for name in self.names if name not in self.unreadable)
-        return list(dict.fromkeys(columns or readable))
-
-    def refuse_lacking(self, columns: Iterable[str]) -> None:
-        """Refuse files that do not have a column which other files have.
-
-        Raises:
-            InputError: there is such a file.
-        """
-        for name in columns:
-            if name in self.lacking:
-                raise InputError(
-                    f"{self.lacking[name]}: no column {name!r}, which other files of {self.origin} "
-                    f"have: add it to the file, or leave the file out{self.hint}"
-                )
-
-    @property
-    def sure_names(self) -> list[str]:
-        """The names of the columns that every file has and that can be read."""
-        return [n for n in self.names if n not in self.lacking and n not in self.unreadable]
-
-    @property
-    def hint(self) -> str:
-        """What a message on a missing column adds: that the names may be elsewhere; else empty."""
-        if any(text.header_looks_like_data for text in self.texts):
-            return NO_HEADER_HINT
-        if self.texts and len(self.names) == 1:
-            return ONE_COLUMN_HINT
-        names = ", ".join(repr(name) for name in self.index)
-        return f"; {names} is the index: reset_index() makes it a column" if names else ""
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise refused(error, self.origin, self.kind) from error
 
 
 def read_table(
@@ -198,9 +219,7 @@ def read_table(
         InputError: no such file, an unknown extension, a broken file, a missing column, or a
             duplicate column name.
     """
-    table = open_table(source, origin, encoding=encoding)
-    table.warn_of_swallowed_rows()
-    return table.read(columns)
+    return open_table(source, origin, encoding=encoding).read(columns)
 
 
 def open_table(
@@ -209,7 +228,8 @@ def open_table(
     *,
     header: bool = True,
     encoding: str | None = None,
-    unpacked: Path | None = None,
+    work: Path | None = None,
+    memory: int | None = None,
 ) -> OpenTable:
     """Find the columns of a table.
 
@@ -218,95 +238,624 @@ def open_table(
         origin: its name in messages; its path, or "the frame", if not given.
         header: whether the first line of a text file names the columns; if not, they are 1, 2, ….
         encoding: that of text files that are neither UTF-8 nor UTF-16.
-        unpacked: the folder for the content of compressed files; if None, it is held in memory.
+        work: a folder for what does not fit in memory; none for small tables.
+        memory: the bytes that tables made of it may take, with a folder.
 
     Raises:
         InputError: there is no such file, or its format is unknown or broken.
     """
     if not isinstance(source, str | os.PathLike):
-        return _open_frame(source, origin or "the frame")
+        return _open_frame(source, origin or "the frame", work, memory)
     origin = origin or str(source)
     files = find_files(source)
-    kind, given = files[0].kind, [str(file.path) for file in files]
     if len(files) == 1 and files[0].path.stat().st_size == 0:
         raise InputError(f"{origin}: the file is empty")
+    folder = _Folder(work)
+    is_small = sum(file.path.stat().st_size for file in files) < _SMALL
+    paths = [*(file.path for file in files), folder.path]
+    connection = database(paths, work, memory, is_small=is_small)
+    kind = files[0].kind
     try:
-        if unpacked is not None:
-            files = tuple(file.unpacked(unpacked / str(n)) for n, file in enumerate(files))
-        names = [origin if len(files) == 1 else name for name in given]
-        if kind in ("Parquet", "JSON lines"):
-            parts = open_parts(files, names, hive=not Path(source).is_file())
-            return OpenTable(
-                nw.from_native(parts.scan()),
-                (*parts.schema, *parts.unreadable),
-                origin,
-                kind,
-                lacking=parts.lacking,
-                unreadable=parts.unreadable,
-                groups=parts.groups,
-            )
-        texts = [
-            open_text(file, header, name, encoding) for file, name in zip(files, names, strict=True)
-        ]
-    except UNREADABLE as error:
-        raise InputError(f"{origin}: cannot be read as {kind}: {first_line(error)}") from error
-    return _joined_texts(texts, origin, kind)
+        if kind == "Parquet":
+            found = _open_parquet(files, connection, origin, hive=not Path(source).is_file())
+        elif kind == "JSON lines":
+            found = _open_json(files, connection, origin)
+        else:
+            found = _open_texts(files, connection, origin, header, encoding, folder.path)
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        raise refused(error, origin, kind) from error
+    twice = _same_names([*found.types, *found.unreadable])
+    if twice is not None:
+        raise InputError(f"{origin}: two columns are named {twice}{found.hint}")
+    return replace(found, folder=folder)
 
 
-def _joined_texts(texts: Sequence[TextTable], origin: str, kind: str) -> OpenTable:
-    """Return text files as one table; a column that one of them lacks is null there."""
-    alike = [list(files) for _, files in groupby(texts, key=lambda text: text.form)]
-    every = tuple(dict.fromkeys(name for text, *_ in alike for name in text.columns))
-    lacking = {
-        name: text.origin
-        for text, *_ in reversed(alike)  # so that the first one is named
-        for name in {*every} - {*text.columns}
-    }
-    # One plan for thousands of files of one form is ten times as fast as a plan for each.
-    rows = pl.concat([files[0].scan(*files[1:]) for files in alike], how="diagonal")
-    return OpenTable(nw.from_native(rows), every, origin, kind, tuple(texts), lacking=lacking)
+def _same_names(names: Iterable[str]) -> str | None:
+    """Return two names that are one in SQL, in words; None if there are none."""
+    known: dict[str, str] = {}
+    for column in names:
+        other = known.setdefault(column.lower(), column)
+        if other is not column:
+            same = f"{column!r}"
+            return same if other == column else f"{other!r} and {column!r}, which differ in case"
+    return None
 
 
-def _open_frame(frame: IntoFrame, origin: str) -> OpenTable:
-    lazy, unreadable = open_frame(frame, origin)
-    names = (*lazy.collect_schema().names(), *unreadable)
-    index = getattr(getattr(frame, "index", None), "names", ())
-    labels = tuple(str(name) for name in index if name is not None)
-    return OpenTable(lazy, names, origin, "", index=labels, unreadable=unreadable)
-
-
-def empty_like(table: object) -> Frame:
-    """Return a frame without rows of the library of a frame; None for anything else."""
-    frame = nw.from_native(table, pass_through=True)
-    return frame.head(0).to_native() if isinstance(frame, nw.DataFrame) else None
-
-
-def frame_like(
-    answer: pl.DataFrame, *given: object, rows: tuple[object, Any] = (None, ())
-) -> Frame:
-    """Convert the answer to the kind of the first frame given; polars for lazy frames.
-
-    A frame of pandas has the index of some ``rows`` of a table, if that is one of pandas too.
-    """
-    frames = (nw.from_native(source, pass_through=True, allow_series=True) for source in given)
-    first = next(
-        (f for f in frames if isinstance(f, nw.DataFrame | nw.LazyFrame | nw.Series)), None
+def _open_frame(frame: IntoFrame, origin: str, work: Path | None, memory: int | None) -> OpenTable:
+    table, unreadable, index = open_frame(frame, origin)
+    if (twice := _same_names([*table.column_names, *unreadable])) is not None:
+        raise InputError(f"{origin}: two columns are named {twice}")
+    is_small = table.nbytes < _SMALL
+    connection = cursor() if work is None else database((), work, memory, is_small=is_small)
+    try:
+        connection.register("frame of the caller", table)
+        query = 'select * from "frame of the caller"'
+        types = _types(connection, query) if table.num_columns else {}
+    except duckdb.Error as error:
+        raise refused(error, origin, "") from error
+    spans = [column for column, kind in types.items() if kind == "INTERVAL"]
+    unreadable |= dict.fromkeys(spans, "has spans of time: make numbers of them")
+    types = {column: kind for column, kind in types.items() if column not in spans}
+    names = ", ".join(map(repr, index))
+    hint = f"; {names} is the index: reset_index() makes it a column" if names else ""
+    return OpenTable(
+        connection, query, types, origin, index=index, unreadable=unreadable, hint=hint
     )
-    if not isinstance(first, nw.DataFrame | nw.Series) or first.implementation.is_polars():
-        return answer
-    columns = {column.name: column.to_numpy() for column in answer}
-    frame = nw.from_dict(columns, backend=first.implementation).to_native()
-    table, numbers = rows
-    table = nw.from_native(table, pass_through=True, allow_series=True)
-    index = nw.maybe_get_index(table) if isinstance(table, nw.DataFrame | nw.Series) else None
-    if index is not None and hasattr(frame, "index"):
-        frame.index = index[numbers]
-    return frame
 
 
-def _refuse_broken(text: TextTable, error: BaseException) -> None:
-    """Raise an `InputError` if this is the text file that cannot be read."""
+def _types(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
+    found = connection.sql(query)
+    return dict(zip(found.columns, map(str, found.types), strict=True))
+
+
+def decoded(column: str) -> str:
+    """Return bytes as text in SQL; null if they are none: not UTF-8, or a UUID with a zero."""
+    quoted = name(column)
+    uuid = rf"octet_length({quoted}) = 16 and contains({quoted}::varchar, '\x00')"
+    return f"case when not ({uuid}) then try(decode({quoted})) end"
+
+
+def as_polars(table: pa.Table) -> pl.DataFrame:
+    """Return a table of DuckDB: times in UTC have no zone, UUIDs and enumerations are text."""
+    frame = cast("pl.DataFrame", pl.from_arrow(table))
+    zoned = [
+        column
+        for column, kind in frame.schema.items()
+        if isinstance(kind, pl.Datetime) and kind.time_zone is not None
+    ]
+    named = [column for column, kind in frame.schema.items() if kind in (pl.Categorical, pl.Enum)]
+    return frame.with_columns(
+        pl.col(zoned).dt.convert_time_zone("UTC"), pl.col(named).cast(pl.String)
+    )
+
+
+def typed(table: pl.DataFrame) -> pl.DataFrame:
+    """Strip blanks around text, and make columns integers if every value is a plain integer.
+
+    Words for missing values count as integers, unless a column has nothing else; "007" does not.
+
+    >>> typed(pl.DataFrame({"a": ["1", " 2 "], "b": ["007", "8"], "c": ["3", "NULL"]})).rows()
+    [(1, '007', 3), (2, '8', None)]
+    """
+    table = table.select(pl.all().str.strip_chars())
+    likely, some = likely_integers(table)
+    return table.with_columns(pl.col(likely & some).cast(pl.Int64, strict=False))
+
+
+def likely_integers(batch: pl.DataFrame) -> tuple[set[str], set[str]]:
+    """Return the columns of text without another value than integers, and those with an integer.
+
+    Of a table that is read in batches, `typed` makes integers of the columns that are among the
+    first in every batch and among the second in one.
+    """
+    if not batch.width:
+        return set(), set()
+    text_of = pl.all().str.strip_chars()
+    plain = text_of.str.contains(f"^(?:{PLAIN_INTEGER})$")
+    words = pl.Series(MISSING_WORDS).implode()
+    whole = batch.select((plain | text_of.is_in(words)).all()).row(0)
+    some = batch.select(plain.any()).row(0)
+    named = batch.columns
+    return (
+        {column for column, fits in zip(named, whole, strict=True) if fits},
+        {column for column, fits in zip(named, some, strict=True) if fits},
+    )
+
+
+def refused(error: Exception, origin: str, kind: str) -> InputError:
+    """Return what went wrong in DuckDB as one line, with the file and the line if it names them."""
+    said = str(error)
+    file = re.search(r"^  file = (.*)$", said, re.MULTILINE)
+    line = re.search(r"CSV Error on Line: (\d+)", said)
+    place = file[1] if file and Path(file[1]).name != "0" else origin
+    if "Maximum line size" in said or "does not support a full read" in said:
+        return InputError(_too_long(place))
+    if "not utf-8" in said or "Invalid unicode" in said:
+        number = f", in line {line[1]}" if line else ""
+        return InputError(f"{place}: is neither UTF-8 nor UTF-16 text{number}: {_ENCODING_HINT}")
+    if line:
+        known = re.search(
+            r"(Expected Number of Columns: \d+ Found: \d+|Value with unterminated quote)", said
+        )
+        why = known[1] if known else reason(error)
+        if "quote" in why:
+            why = "has a quote that is neither around a whole field nor doubled"
+        return InputError(f"{place}: cannot be read as CSV: line {line[1]}: {why.lower()}")
+    if "state machine" in said:
+        return InputError(f"{place}: cannot be read as CSV: its lines end in several ways")
+    words = f" as {kind}" if kind else ""
+    return InputError(f"{place}: cannot be read{words}: {reason(error)}")
+
+
+# --- Delimited text -------------------------------------------------------------------------------
+
+_VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
+_ATOMIC_TYPE = re.compile(r":(?:token|float)(?:_seq)?$")
+_DELIMITERS = (",", "\t", ";", "|")
+_EXCEL_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n')
+_OTHER_KINDS = {
+    "PAR1": "a Parquet file: name it .parquet",
+    "PK\x03\x04": "a zip archive or Excel workbook: extract or export it",
+    "\x1f\ufffd": "compressed: name it .csv.gz",
+    "BZh": "compressed: extract it",
+    "(\ufffd/\ufffd": "compressed: name it .csv.zst",
+}
+"""How files that are no text begin, where bytes that are not UTF-8 are the replacement mark."""
+_SAMPLED_LINES = 20
+_ENCODING_HINT = (
+    "convert it to UTF-8; a log may be prepared, and appended, in another encoding with "
+    "--encoding, such as cp1252 (in Python encoding=)"
+)
+_ONE_COLUMN_HINT = "; fields are divided by comma, tab, semicolon, bar or ::"
+_NO_HEADER_HINT = "; the first line looks like data: if it is no header, give --no-header"
+
+
+@dataclass(frozen=True, slots=True)
+class _TextForm:
+    """How a text file is written: files of one form are read by one call."""
+
+    names: tuple[str, ...]
+    """Empty for a column that the header does not name."""
+    delimiter: str
+    quoted: bool
+    """Whether quotes around a field belong to the form."""
+    has_header: bool
+    skipped: int
+    """Lines before the header or the first row."""
+    compression: str | None
+
+    @property
+    def looks_like_data(self) -> bool:
+        return self.has_header and any(map(_VALUE_NAME.match, self.names))
+
+    def query(self, paths: Sequence[Path], every: Sequence[str]) -> str:
+        """Return the rows of files with the columns of all files; null where these have none."""
+        quote = text('"' if self.quoted else "")
+        unique = [column or f"\1 {place}" for place, column in enumerate(self.names)]
+        columns = ", ".join(f"{text(column)}: 'VARCHAR'" for column in unique)
+        chosen = ", ".join(
+            name(column) if column in self.names else f"null::varchar as {name(column)}"
+            for column in every
+        )
+        return (
+            f"select {chosen} from read_csv({texts(paths)}, auto_detect = false, "
+            f"columns = {{{columns}}}, header = {self.has_header}, skip = {self.skipped}, "
+            f"delim = {text(self.delimiter)}, quote = {quote}, escape = {quote}, "
+            f"strict_mode = true, "
+            f"compression = '{self.compression or 'none'}', max_line_size = {_LONGEST_LINE})"
+        )
+
+
+def _open_texts(
+    files: Sequence[SourceFile],
+    connection: duckdb.DuckDBPyConnection,
+    origin: str,
+    header: bool,
+    encoding: str | None,
+    folder: Path,
+) -> OpenTable:
+    """Open text files as one table, all columns of it text.
+
+    Raises:
+        InputError: a file is empty or no text, or its header has no name or one twice.
+    """
+    found: list[tuple[_TextForm, Path, str]] = []
+    for file in files:
+        place = origin if len(files) == 1 else str(file.path)
+        _refuse_long_end(file)
+        path, sample, compression = _as_utf8(file, encoding, folder / str(len(found)))
+        form = _form_of(sample, file.kind, header, compression, place)
+        if (twice := _same_names(filter(None, form.names))) is not None:
+            hint = _NO_HEADER_HINT if form.looks_like_data else ""
+            raise InputError(f"{place}: two columns are named {twice}{hint}")
+        found.append((form, path, place))
+    every = tuple(dict.fromkeys(n for form, *_ in found for n in form.names if n))
+    lacking = {
+        column: place
+        for form, _, place in reversed(found)  # so that the first one is named
+        for column in {*every} - {*form.names}
+    }
+    queries = [
+        form.query([path for _, path, _ in alike], every)
+        for form, alike in groupby(found, key=lambda one: one[0])
+    ]
+    hint = _ONE_COLUMN_HINT if len(every) == 1 else ""
+    if any(form.looks_like_data for form, *_ in found):
+        hint = _NO_HEADER_HINT
+    return OpenTable(
+        connection,
+        " union all ".join(queries),
+        dict.fromkeys(every, "VARCHAR"),
+        origin,
+        files[0].kind,
+        is_text=True,
+        lacking=lacking,
+        hint=hint,
+    )
+
+
+def _as_utf8(file: SourceFile, encoding: str | None, decoded: Path) -> tuple[Path, str, str | None]:
+    """Return the path of a file as UTF-8, the beginning of its text, and how it is compressed.
+
+    UTF-16 and the given encoding are decoded here, to a file of their own: DuckDB would download an
+    extension for most of them. Lines that end in several ways get one.
+
+    Raises:
+        InputError: the text is not of the encoding.
+        OSError: the file cannot be read or decompressed.
+    """
+    with pa.input_stream(str(file.path), compression=file.compression) as stream:
+        start = stream.read(_SAMPLE)
+        while b"\n" not in start and b"\r" not in start and len(start) < _LONGEST_LINE:
+            if not (more := stream.read(_SAMPLE)):
+                break
+            start += more
+    mixed = b"\r\n" in start and re.search(rb"[^\r]\n", start) is not None
+    zeros = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}.get(b"\x00")
+    known = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else zeros
+    if known is None and encoding is not None and not _is_utf8(file):
+        known = encoding
+        _refuse_mostly_utf8(file)
+    if known is None and not mixed:
+        sample = start.decode("utf-8", errors="replace").removeprefix("\ufeff")
+        return file.path, sample.replace("\r\n", "\n").replace("\r", "\n"), file.compression
+    sample = ""
     try:
-        text.scan().select(pl.all().str.len_bytes().sum()).collect()
-    except UNREADABLE as found:
-        raise InputError(f"{text.origin}: cannot be read as CSV: {text.explain(found)}") from error
+        with (
+            pa.input_stream(str(file.path), compression=file.compression) as stream,
+            io.TextIOWrapper(stream, known or "utf-8-sig", newline=None) as lines,
+            decoded.open("w", encoding="utf-8", newline="\n") as written,
+        ):
+            while block := lines.read(_BLOCK):
+                sample = sample or block[:_SAMPLE].removeprefix("\ufeff")
+                written.write(block.removeprefix("\ufeff"))
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start]
+        raise InputError(
+            f"{file.path}: has the byte 0x{bad:02x}, which is neither UTF-8 nor {known}"
+        ) from error
+    return decoded, sample, None
+
+
+def _blocks(file: SourceFile) -> Iterator[bytes]:
+    with pa.input_stream(str(file.path), compression=file.compression) as stream:
+        while block := stream.read(_BLOCK):
+            yield block
+
+
+def _refuse_long_end(file: SourceFile) -> None:
+    """Refuse a last line that is no row: DuckDB leaves one out that is longer than its buffer."""
+    left = 0
+    if file.compression is None:
+        with file.path.open("rb") as plain:
+            plain.seek(max(0, file.path.stat().st_size - _LONGEST_LINE))
+            end = plain.read()
+        left = len(end) - max(end.rfind(b"\n"), end.rfind(b"\r")) - 1
+    else:
+        for block in _blocks(file):
+            place = max(block.rfind(b"\n"), block.rfind(b"\r"))
+            left = left + len(block) if place < 0 else len(block) - place - 1
+    if left >= _LONGEST_LINE:
+        raise InputError(_too_long(file.path))
+
+
+def _too_long(place: object) -> str:
+    return f"{place}: has a line of more than {_LONGEST_LINE:,} bytes, which is no row"
+
+
+def _is_utf8(file: SourceFile) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for block in _blocks(file):
+            decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _refuse_mostly_utf8(file: SourceFile) -> None:
+    """Refuse UTF-8 but for few bytes: in another encoding all its letters would be wrong ones."""
+    broken, letters = 0, 0
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for block in _blocks(file):
+        lenient = decoder.decode(block)
+        broken += lenient.count("\N{REPLACEMENT CHARACTER}")
+        letters += len(lenient) - len(lenient.encode("ascii", "ignore"))
+    if letters > 3 * broken:
+        raise InputError(f"{file.path}: some of it is not UTF-8, but most of it is: mend it")
+
+
+def _form_of(
+    sample: str, kind: str, header: bool, compression: str | None, origin: str
+) -> _TextForm:
+    """Return the form of a text file by its first lines.
+
+    A ``::`` file whose first line has a number or a date has no header, as those of MovieLens. The
+    delimiter is the one of comma, tab, semicolon, bar and ``::`` that divides the first lines into
+    equally many fields, the most if several do, or the one that a first line ``sep=;`` names, as
+    Excel writes it. In a file with tabs a quote is a character like any other, unless its first
+    line has quoted fields.
+
+    Raises:
+        InputError: the file is empty, is no text, or its header names no column.
+    """
+    if other := next(
+        (kind for start, kind in _OTHER_KINDS.items() if sample.startswith(start)), ""
+    ):
+        raise InputError(f"{origin}: is {other}")
+    if "\n" not in sample and len(sample) >= _LONGEST_LINE:
+        raise InputError(_too_long(origin))
+    if excel := _EXCEL_LINE.match(sample):
+        sample = sample[excel.end() :]
+    if not sample.strip():
+        raise InputError(f"{origin}: the file is empty")
+    first = sample.partition("\n")[0]
+    usual = "\t" if kind in ("TSV", ATOMIC) else ","
+    delimiter = excel[1] if excel else _delimiter_of(sample, usual)
+    if delimiter == "::":
+        header = header and not any(map(_VALUE_NAME.match, first.split("::")))
+        fields, quoted = first.split("::"), False
+    else:
+        quoted = _has_quotes(first, delimiter)
+        try:
+            fields = next(_reader(io.StringIO(sample), delimiter, quoted))
+        except csv.Error as error:  # a name of more than 128 KiB
+            raise InputError(f"{origin}: its header cannot be read: {error}") from error
+    names = [column.strip() for column in fields]
+    if kind == ATOMIC:
+        names = [_ATOMIC_TYPE.sub("", column) for column in names]
+    if not header:
+        names = [str(number) for number in range(1, len(names) + 1)]
+    if not any(names):
+        raise InputError(
+            f"{origin}: its first line names no column: delete the line, or give --no-header if no "
+            "line names them"
+        )
+    return _TextForm(tuple(names), delimiter, quoted, header, int(bool(excel)), compression)
+
+
+def _delimiter_of(sample: str, default: str) -> str:
+    """Return the delimiter that gives the first lines equally many fields, at least two."""
+    lines = [line for line in sample.splitlines() if line.strip()]
+    # The last line of a long sample is cut.
+    lines = (lines[:-1] if len(sample) >= _SAMPLE // 4 else lines)[:_SAMPLED_LINES] or lines
+    fields = {delimiter: _fields(lines, delimiter) for delimiter in _DELIMITERS}
+    even = [d for d in _DELIMITERS if min(fields[d]) == max(fields[d]) > 1]
+    if not even and all("::" in line for line in lines):
+        return "::"
+    several = even or [d for d in _DELIMITERS if fields[d][0] > 1]
+    return max(several, key=lambda d: (fields[d][0], d == default), default=default)
+
+
+def _fields(lines: Sequence[str], delimiter: str) -> list[int]:
+    try:
+        return [len(row) for row in _reader(lines, delimiter, _has_quotes(lines[0], delimiter))]
+    except csv.Error:  # a field of more than 128 KiB
+        return [1]
+
+
+def _has_quotes(first: str, delimiter: str) -> bool:
+    """Return whether quotes around fields belong to the form of a file, by its first line."""
+    quoted = (re.fullmatch('".*"', field.strip()) for field in first.split(delimiter))
+    return delimiter != "\t" or any(quoted)
+
+
+def _reader(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[list[str]]:
+    return csv.reader(
+        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    )
+
+
+# --- Parquet and JSON lines -----------------------------------------------------------------------
+
+_WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
+_LARGE = {"UBIGINT", "HUGEINT", "UHUGEINT"}
+_MOMENTS = {"DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"}
+_MOMENTS |= {"TIMESTAMP WITH TIME ZONE"}
+
+
+def common_type(kinds: Iterable[str]) -> str | None:
+    """Return the type that columns of several types have in common; None if they have none.
+
+    Numbers remain numbers, dates remain times, and a mixture of either with text is text. A float
+    of 32 bits has nothing in common with others: it may have been rounded.
+
+    >>> common_type(["INTEGER", "BIGINT"]), common_type(["BIGINT", "VARCHAR"])
+    ('BIGINT', 'VARCHAR')
+    >>> common_type(["BIGINT", "BIGINT[]"]) is None
+    True
+    """
+    found = {kind for kind in kinds if kind != '"NULL"'}
+    if len(found) <= 1:
+        return next(iter(found), "VARCHAR")
+    if all(kind.endswith("[]") for kind in found):
+        inner = common_type(kind[:-2] for kind in found)
+        return None if inner is None else f"{inner}[]"
+    plain = (kind for kind in found if not kind.startswith("DECIMAL"))
+    if found & {"BLOB", "FLOAT"} or any(mark in kind for kind in plain for mark in "[("):
+        return None
+    if found <= _WHOLE | _LARGE:
+        return "HUGEINT" if found & _LARGE else "BIGINT"
+    if all(k in _WHOLE | _LARGE or k == "DOUBLE" or k.startswith("DECIMAL") for k in found):
+        return "DOUBLE"
+    return "TIMESTAMP" if found <= _MOMENTS else "VARCHAR"
+
+
+def _open_parquet(
+    files: Sequence[SourceFile], connection: duckdb.DuckDBPyConnection, origin: str, *, hive: bool
+) -> OpenTable:
+    """Open Parquet files as one table, though their columns and types may differ."""
+    folders = _folders(files) if hive else {}
+    partitions = ", ".join(f"{text(column)}: VARCHAR" for column in folders)
+    options = f"hive_partitioning = {bool(folders)}" + (
+        f", hive_types = {{{partitions}}}" if folders else ""
+    )
+    schemas = []
+    for file in files:
+        place = origin if len(files) == 1 else str(file.path)
+        query = f"select * from read_parquet({texts([file.path])}, hive_partitioning = false)"
+        try:
+            own = pq.read_schema(file.path).names if file.compression is None else []
+            if (twice := _same_names(own)) is not None:
+                raise InputError(f"{place}: two columns are named {twice}")
+            schemas.append((_types(connection, query), file.path, place))
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise refused(error, place, "Parquet") from error
+    types: dict[str, str] = {}
+    lacking: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
+    whole: dict[str, set[str]] = {}
+    for column in dict.fromkeys(column for own, *_ in schemas for column in own):
+        missing = [place for own, _, place in schemas if column not in own]
+        if missing:
+            lacking[column] = missing[0]
+        kind, whole[column] = _agreed(connection, column, schemas)
+        if kind.startswith("is "):
+            unreadable[column] = f"{kind}: give it the same type in all files"
+        else:
+            types[column] = kind
+    parts = []
+    for own, alike in groupby(schemas, key=lambda one: one[0]):
+        chosen = []
+        for column, kind in types.items():
+            value = name(column) if column in own else "null"
+            if own.get(column) in whole.get(column, ()):
+                value = _whole_of(column)
+            chosen.append(f"({value})::{kind} as {name(column)}")
+        chosen += [
+            f"{name(column)}::{kind} as {name(column)}"
+            for column, kind in folders.items()
+            if column not in types
+        ]
+        paths = texts(path for _, path, _ in alike)
+        parts.append(f"select {', '.join(chosen)} from read_parquet({paths}, {options})")
+    types |= {column: kind for column, kind in folders.items() if column not in types}
+    return OpenTable(
+        connection, " union all ".join(parts), types, origin, "Parquet",
+        lacking=lacking, unreadable=unreadable,
+    )  # fmt: skip
+
+
+def _agreed(
+    connection: duckdb.DuckDBPyConnection,
+    column: str,
+    schemas: Sequence[tuple[Mapping[str, str], Path, str]],
+) -> tuple[str, set[str]]:
+    """Return the type of a column for all files, and the float types that become integers.
+
+    Floats cannot tell apart all integers of 64 bits, and as text they are ``12.0``: whole ones
+    become integers first. Without a common type, words say which types there are.
+    """
+    holders: dict[str, str] = {}
+    for own, _, place in schemas:
+        if column in own:
+            holders.setdefault(own[column], place)
+    kind = common_type(holders)
+    if kind is None:
+        return " and ".join(f"is {own} in {place}" for own, place in [*holders.items()][:2]), set()
+    floats = {own for own in holders if own == "DOUBLE" or own.startswith("DECIMAL")}
+    if len(holders) == 1 or kind not in ("DOUBLE", "VARCHAR"):
+        return kind, set()
+    whole = {own for own in floats if _are_whole(connection, column, own, schemas)}
+    if kind == "DOUBLE" and whole == floats:
+        kind = common_type({*holders} - floats | {"BIGINT"}) or kind
+    return kind, whole
+
+
+def _whole_of(column: str) -> str:
+    """Return floats as integers in SQL, NaN as null: pandas writes so where some are missing."""
+    quoted = name(column)
+    return f"case when not isnan({quoted}::double) then try_cast({quoted} as bigint) end"
+
+
+def _are_whole(
+    connection: duckdb.DuckDBPyConnection,
+    column: str,
+    kind: str,
+    schemas: Sequence[tuple[Mapping[str, str], Path, str]],
+) -> bool:
+    """Return whether all floats of a column are integers, in the files where they have a type."""
+    paths = texts(path for own, path, _ in schemas if own.get(column) == kind)
+    quoted, integer = name(column), _whole_of(column)
+    query = (
+        f"select bool_and(coalesce({integer} = {quoted}, isnan({quoted}::double), true)) "
+        f"from read_parquet({paths}, hive_partitioning = false)"
+    )
+    return connection.execute(query).fetchall()[0][0] is not False
+
+
+def _folders(files: Sequence[SourceFile]) -> dict[str, str]:
+    """Return the columns that folders such as day=2024-01-05 hold, with types that fit all."""
+    values: dict[str, set[str]] = {}
+    for file in files:
+        for folder in file.path.parts[:-1]:
+            column, equals, value = folder.partition("=")
+            if equals:
+                values.setdefault(column, set()).add(unquote(value))
+    patterns = {"BIGINT": PLAIN_INTEGER, "DATE": r"\d{4}-\d\d-\d\d"}
+    return {
+        column: next(
+            (kind for kind, form in patterns.items() if all(re.fullmatch(form, v) for v in own)),
+            "VARCHAR",
+        )
+        for column, own in values.items()
+    }
+
+
+def _open_json(
+    files: Sequence[SourceFile], connection: duckdb.DuckDBPyConnection, origin: str
+) -> OpenTable:
+    """Open JSON lines as one table: numbers and lists as they are written, anything else as text.
+
+    DuckDB's own types would make dates of some texts.
+    """
+    every = " union all ".join(
+        f"select json from read_ndjson_objects({texts([file.path])}, "
+        f"maximum_object_size = {_LONGEST_LINE}, compression = '{file.compression or 'none'}')"
+        for file in files
+    )
+    kinds = connection.execute(
+        "select key, list(distinct json_type(value)), "
+        "bool_or(json_type(value) = 'UBIGINT' and try_cast(value as bigint) is null) from ("
+        "select row_number() over () as place, unnest(json_keys(json)) as key, "
+        "unnest(range(len(json_keys(json)))) as number, "
+        f"unnest(json_extract(json, '$.*')) as value from ({every})) "
+        "group by key order by min(place), min(number)"
+    ).fetchall()
+    types, chosen = {}, []
+    for column, found, is_large in kinds:
+        kind = types[column] = "HUGEINT" if is_large else _json_type({*found} - {"NULL"})
+        how = "json_extract" if kind.endswith("[]") else "json_extract_string"
+        path = text('$."' + column.replace('"', '\\"') + '"')
+        chosen.append(f"{how}(json, {path})::{kind} as {name(column)}")
+    query = f"select {', '.join(chosen)} from ({every})"
+    return OpenTable(connection, query, types, origin, "JSON lines")
+
+
+def _json_type(kinds: set[str]) -> str:
+    if kinds and kinds <= {"BIGINT", "UBIGINT"}:
+        return "BIGINT"
+    if kinds and kinds <= {"BIGINT", "UBIGINT", "DOUBLE"}:
+        return "DOUBLE"
+    return {"BOOLEAN": "BOOLEAN", "ARRAY": "VARCHAR[]"}.get("".join(kinds), "VARCHAR")

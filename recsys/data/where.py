@@ -1,256 +1,327 @@
-"""The condition that chooses the rows of a log, in SQL."""
+"""The condition that chooses the rows of a log: one expression of DuckDB's SQL, and nothing else.
+
+Conditions come from strangers. What DuckDB's own parser finds in one must be columns, constants,
+comparisons and functions that compute from their arguments alone: no subquery, no table, no file,
+no setting, no clock.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice, product
+from typing import Any
 
+import duckdb
 import polars as pl
-import polars.selectors as cs
 
-from recsys.data.log_columns import plain_text
-from recsys.data.missing import without_missing_words
-from recsys.data.text_values import TextFacts, dates_in, numbers_in, text_facts
-from recsys.errors import InputError, did_you_mean, first_line
+from recsys.data.database import cursor, name, reason, text
+from recsys.errors import InputError, did_you_mean
 
-_BESIDE_NUMBERS = "a date is compared with numbers: write a number, in their unit"
-_OTHER_TYPE = (
-    pl.exceptions.ComputeError,
-    pl.exceptions.InvalidOperationError,
-    pl.exceptions.SchemaError,
-)
-_LOOKED_AT = 1_000
-_LITERAL = re.compile(
-    r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?<![\w.])(?P<decimal>\d+\.\d+)\b|(?P<mark>&+|\|+)""",
-)
-"""Text in single quotes, text or a name in double quotes, a decimal number, or & and |."""
-_TEXT = r"'(?:[^']|'')*'"
-_DATE = re.compile(
-    rf"\b(?:date|datetime|timestamp)\s*(?P<plain>{_TEXT})"
-    rf"|\b(?:date|datetime|timestamp)\s*\(\s*(?P<called>{_TEXT})\s*\)"
-    rf"|\bcast\s*\(\s*(?P<cast>{_TEXT})\s+as\s+(?:date|datetime|timestamp)\s*\)"
-    rf"|(?P<marked>{_TEXT})\s*::\s*(?:date|datetime|timestamp)\b",
-    re.IGNORECASE,
-)
-"""A date in SQL."""
-
-
-def where_columns(where: str, names: Sequence[str], origin: str) -> list[str]:
-    """Return the columns that a condition needs.
-
-    Args:
-        where: the condition; see `keep_where`.
-        names: the names of all columns of the table.
-        origin: the name of the table in messages.
-
-    Raises:
-        InputError: the condition is no SQL, or names an unknown column.
-    """
-    expression = _parsed(where, names, origin)
-    return list(dict.fromkeys(expression.meta.root_names()))
-
-
-def keep_where(
-    table: pl.DataFrame,
-    where: str,
-    origin: str,
-    names: Sequence[str] = (),
-    facts: Mapping[str, TextFacts] | None = None,
-    later: bool = False,
-) -> tuple[pl.DataFrame, int]:
-    """Keep the rows for which a condition holds, and count the others.
-
-    The condition is an expression of SQL as polars reads it, e.g. ``event_type = 'purchase' and
-    price > 5``. ``==`` is taken for ``=``, and text may stand in double quotes too, as long as no
-    column has its name. Dates are written as ``date '2024-01-31'``. Text that holds numbers or
-    dates is compared as such if the condition compares it with numbers or dates. The condition does
-    not hold where it is unknown because a value is missing.
-
-    Args:
-        table: a table with at least the columns of the condition.
-        where: the condition.
-        origin: the name of the table in messages.
-        names: the names of all columns, in messages; those of the table if empty.
-        facts: those of the text columns, if the table is a part of the log.
-        later: whether the condition is that of an earlier log, where a column of numbers may have
-            been text, such as 10, 20 and X3: it is compared as text if it cannot be as numbers.
-
-    Raises:
-        InputError: the condition is no SQL, names an unknown column, compares text with numbers, or
-            is neither true nor false for each row.
-
-    >>> log = pl.DataFrame({"event": ["view", "purchase", None], "price": ["9.5", "20", "1"]})
-    >>> keep_where(log, "event == 'purchase' and price > 9.9", "log")[0].rows()
-    [('purchase', '20')]
-    """
-    expression = _parsed(where, names or table.columns, origin)
-    undated = _undated(where, names or table.columns)
-    used = list(dict.fromkeys(expression.meta.root_names()))
-    try:
-        holds = _evaluated(table, expression, undated, used, facts or {}, later)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        hint = "; a date is written as date '2024-01-31'"
-        dated = any(table[name].dtype.is_temporal() for name in used)
-        reason = f"{first_line(error)} ({_kinds(table, used)}){hint if dated else ''}"
-        raise InputError(f"{_named(where)}: {reason}") from error
-    if holds.dtype != pl.Boolean or len(holds) != len(table):
-        raise InputError(f"{_named(where)}: must be true or false for each row of {origin}")
-    kept = table.filter(holds)
-    return kept, len(table) - len(kept)
+_LITERAL = re.compile(r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?P<mark>&+|\|(?!\|)|\|\|)""")
+"""Text in single quotes, text or a name in double quotes, or & and |."""
+_CLASSES = {
+    *("COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "OPERATOR", "FUNCTION", "CAST"),
+    *("BETWEEN", "CASE", "WINDOW", "TYPE"),
+}
+"""What a condition may consist of, in the words of DuckDB's parser."""
+_MOST_CHOICES = 64
+_GROWING = {"version", "repeat", "range", "generate_series", "lpad", "rpad", "bar"}
+_GROWING |= {"list_resize", "array_resize"}
+"""Functions that make gigabytes of a few letters, and one that tells of this machine."""
+_SHOWN = 5
+_ROW = "number of the row"
 
 
 class NoRowsLeftError(InputError):
     """The rules of a dataset leave no row of a log."""
 
+    users: pl.Series | None = None
+    """The users of the log, if they were asked for."""
 
-def holds_nowhere(
-    table: pl.DataFrame, where: str, origin: str, rows: int | None = None
-) -> NoRowsLeftError:
-    """Return the error that a condition holds for no row of a table, with values of its columns.
 
-    ``rows`` counts those of a log that has more than the table.
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition that was found to be harmless."""
+
+    written: str
+    """As it was given."""
+    sql: str
+    columns: tuple[str, ...]
+    """The columns that it reads."""
+    beside_text: frozenset[str]
+    """Those that it compares with text, so that 007 is not 7."""
+    compares_rows: bool
+    """Whether it has a window, such as avg(price) over ()."""
+
+    def refused(self, why: str) -> InputError:
+        """Return the error that it cannot be used."""
+        return InputError(f"data.where {self.written!r}: {why}")
+
+
+def parse(where: str, names: Sequence[str], origin: str) -> Condition:
+    """Return a condition whose parts compute from the row alone.
+
+    Args:
+        where: an expression of SQL, e.g. ``event = 'purchase' and price > 5``. ``==`` is taken for
+            ``=``, and text may stand in double quotes too, as long as no column has its name.
+        names: the names of all columns of the table.
+        origin: the name of the table in messages.
+
+    Raises:
+        InputError: it is no such expression, or names an unknown column.
+
+    >>> parse("price > 5 and kind == 'new'", ["price", "kind"], "log").columns
+    ('price', 'kind')
     """
-    used = where_columns(where, table.columns, origin)
-    return NoRowsLeftError(
-        f"{_named(where)}: holds for none of the {rows or len(table):,} rows of {origin} "
-        f"({_kinds(table, used)})"
+
+    def refuse(why: str) -> InputError:
+        return InputError(f"data.where {where!r}: {why}")
+
+    def rewrite(match: re.Match[str]) -> str:
+        if match["mark"] is not None:  # bits of numbers in SQL
+            raise refuse(f"write and, or and not in place of {match['mark']}")
+        quoted = match["quoted"]
+        return match[0] if quoted is None or quoted in names else f"'{quoted}'"
+
+    sql = f"(\n{_LITERAL.sub(rewrite, where)}\n)"
+    known = f"the columns of {origin} are {', '.join(names)}"
+    tree = _tree(f"select {sql}")
+    if "error_message" in tree:
+        raise refuse(
+            "cannot be read as SQL, such as event = 'purchase' and price > 5: "
+            f"{reason(Exception(tree['error_message']))}; {known}"
+        )
+    nodes = list(_expressions(tree))
+    if not _is_one_expression(tree) or any(node["class"] not in _CLASSES for node in nodes):
+        raise refuse("must be one expression over the columns, without subqueries and stars")
+    for function in (node for node in nodes if node["class"] in ("FUNCTION", "WINDOW")):
+        _refuse_function(function, refuse)
+    columns = [node["column_names"] for node in nodes if node["class"] == "COLUMN_REF"]
+    for column, *_ in columns:
+        if column not in names:
+            hint = did_you_mean(column, names) or f"; text stands in quotes: '{column}'"
+            raise refuse(f"no column {column!r}{hint}; {known}")
+    return Condition(
+        where,
+        sql,
+        tuple(dict.fromkeys(column for column, *_ in columns)),
+        frozenset(column for node in nodes for column in _beside_text(node)),
+        any(node["class"] == "WINDOW" for node in nodes),
     )
 
 
-def _undated(where: str, names: Sequence[str]) -> pl.Expr | None:
-    """Parse a condition with text in place of its dates; None if it has none, or needs them."""
-    text = _rewritten(where, names)
-    undated = _DATE.sub(lambda match: next(filter(None, match.groups())), text)
-    if undated == text:
-        return None
-    try:
-        return pl.sql_expr(undated)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # date '…' - interval '…'
-        return None
+def _tree(sql: str) -> dict[str, Any]:
+    with cursor() as connection:
+        found = connection.execute(f"select json_serialize_sql({text(sql)})").fetchall()
+    tree: dict[str, Any] = json.loads(found[0][0])
+    return tree
 
 
-def _rewritten(where: str, names: Sequence[str]) -> str:
-    """Return a condition as polars reads it.
-
-    Raises:
-        InputError: it has marks of Python.
-    """
-
-    def rewrite(match: re.Match[str]) -> str:
-        quoted, decimal = match["quoted"], match["decimal"]
-        if match["mark"] is not None:  # bits of numbers in SQL
-            raise InputError(f"{_named(where)}: write and, or and not in place of {match['mark']}")
-        if decimal is not None:  # polars would compare a decimal with text, as text
-            return f"cast({decimal} as double)"
-        return match[0] if quoted is None or quoted in names else f"'{quoted}'"
-
-    return _LITERAL.sub(rewrite, where)
+def _is_one_expression(tree: Mapping[str, Any]) -> bool:
+    """Return whether a query selects one expression of no table, and does nothing else."""
+    if len(tree["statements"]) != 1:
+        return False
+    query = dict(tree["statements"][0]["node"])
+    no_table = query.pop("from_table", {}).get("type") == "EMPTY"
+    kind, chosen = query.pop("type", None), query.pop("select_list", ())
+    query.pop("aggregate_handling", None)
+    query.pop("cte_map", None)
+    clauses = any(query.values())
+    return kind == "SELECT_NODE" and no_table and len(chosen) == 1 and not clauses
 
 
-def _parsed(where: str, names: Sequence[str], origin: str) -> pl.Expr:
-    """Parse a condition, and check the names of its columns."""
-    text = _rewritten(where, names)
-    known = f"the columns of {origin} are {', '.join(names)}"
-    try:
-        expression = pl.sql_expr(text)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise InputError(
-            f"{_named(where)}: cannot be read as SQL, such as event = 'purchase' and price > 5: "
-            f"{first_line(error)}; {known}"
-        ) from error
-    for name in expression.meta.root_names():
-        if name not in names:
-            hint = did_you_mean(name, names) or f"; text stands in quotes: '{name}'"
-            raise InputError(f"{_named(where)}: no column {name!r}{hint}; {known}")
-    return expression
+def _expressions(tree: object) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        if "class" in tree:
+            yield tree
+        for child in tree.values():
+            yield from _expressions(child)
+    elif isinstance(tree, list):
+        for child in tree:
+            yield from _expressions(child)
 
 
-def _evaluated(
-    table: pl.DataFrame,
-    expression: pl.Expr,
-    undated: pl.Expr | None,
-    used: Sequence[str],
-    facts: Mapping[str, TextFacts],
-    later: bool,
-) -> pl.Series:
-    """Evaluate a condition; columns of text that holds numbers are numbers if that is possible.
+def _refuse_function(function: Mapping[str, Any], refuse: Callable[[str], InputError]) -> None:
+    called = function["function_name"]
+    if function.get("schema") or function.get("catalog") or called not in _functions():
+        raise refuse(f"{called} is no function that a condition may call")
+    if function["class"] == "FUNCTION" and called not in _functions("scalar"):
+        raise refuse(f"{called} compares rows with others: write {called}(…) over ()")
 
-    Columns of text that holds dates are dates if they are compared with dates.
+
+@cache
+def _functions(*kinds: str) -> frozenset[str]:
+    """Return the functions that compute from their arguments alone."""
+    kinds = kinds or ("scalar", "aggregate")
+    with cursor() as connection:
+        rows = connection.execute(
+            "select function_name from duckdb_functions() where function_type in "
+            f"({', '.join(map(text, kinds))}) and internal group by all "
+            "having bool_and(coalesce(stability, 'CONSISTENT') = 'CONSISTENT')"
+        ).fetchall()
+    numbering = ("row_number", "rank", "dense_rank", "lag", "lead", "first_value", "last_value")
+    found = {row[0] for row in rows} - _GROWING
+    return frozenset(found) | frozenset(() if kinds == ("scalar",) else numbering)
+
+
+def _beside_text(node: Mapping[str, Any]) -> list[str]:
+    """Return the columns that a comparison or a function compares with text."""
+    if node["class"] in ("CAST", "CASE", "CONJUNCTION"):
+        return []
+    sides = [value for value in node.values() if isinstance(value, dict)]
+    sides += node.get("children") or []
+    sides += [argument["expression"] for argument in node.get("arguments") or []]
+    is_text = any(
+        side.get("class") == "CONSTANT" and side["literal"].get("kind") == "STRING"
+        for side in sides
+    )
+    columns = [side["column_names"][0] for side in sides if side.get("class") == "COLUMN_REF"]
+    return columns if is_text else []
+
+
+def select_rows(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    condition: Condition,
+    choices: Mapping[str, Sequence[str]],
+    origin: str,
+    out: str,
+) -> None:
+    """Write the numbers of the rows for which a condition holds into a temporary table.
 
     Args:
-        table: the rows.
-        expression: the condition.
-        undated: the condition with text in place of dates; None if it has none.
-        used: the columns that it reads.
-        facts: see `keep_where`.
-        later: see `keep_where`.
+        connection: has the table.
+        table: its name; its rowid numbers the rows.
+        condition: the condition; it does not hold where it is unknown.
+        choices: what each column that it reads may be, in SQL: what its values look like, and text.
+        origin: the name of the table in messages.
+        out: the table to write, with the column ``row_id``.
 
     Raises:
-        PolarsError: it compares text or dates with numbers in any case.
+        InputError: it fits no choice, or is neither true nor false.
     """
-    choices = [_as_numbers_or_text(table[name], facts.get(name), later) for name in used]
-    refused: pl.exceptions.PolarsError | None = None
-    for columns in product(*choices):
+    ordered = {
+        column: list(reversed(choices[column]))
+        if column in condition.beside_text
+        else list(choices[column])
+        for column in condition.columns
+    }
+    refused: duckdb.Error | None = None
+    for chosen in islice(product(*ordered.values()), _MOST_CHOICES):
+        typed = [f"{sql} as {name(column)}" for column, sql in zip(ordered, chosen, strict=True)]
+        inner = f"select {', '.join([*typed, f'rowid as {name(_ROW)}'])} from {table}"
+        query = f"select {name(_ROW)} as row_id, {condition.sql} as holds from ({inner})"
         try:
-            chosen = table.with_columns(columns)
-            found = chosen.select(expression).to_series()
-            if undated is not None:
-                _refuse_dates_beside_numbers(chosen, undated)
-            return found
-        except _OTHER_TYPE as error:
-            refused = refused if _BESIDE_NUMBERS in str(refused) else error
+            if str(connection.sql(query).types[1]) not in ("BOOLEAN", '"NULL"'):
+                raise condition.refused(f"must be true or false for each row of {origin}")
+            connection.execute(
+                f"create or replace temp table {out} as select row_id from ({query}) where holds"
+            )
+        except duckdb.Error as error:
+            refused = refused or error
+        else:
+            return
     assert refused is not None  # noqa: S101 - there is a choice
-    raise refused
+    dated = "; a date is written as date '2024-01-31'" if "DATE" in str(refused) else ""
+    kinds = kinds_in(connection, table, condition.columns)
+    raise condition.refused(f"{reason(refused)} ({kinds}){dated}") from refused
 
 
-def _refuse_dates_beside_numbers(table: pl.DataFrame, undated: pl.Expr) -> None:
-    """Raise an error if a condition compares dates with numbers, which polars takes for days.
+def choices_of(column: str, kind: str, facts: Sequence[int] | None) -> list[str]:
+    """Return what a column may be in a condition, in SQL: as its values look, and as text.
+
+    Args:
+        column: its name.
+        kind: its type in the table.
+        facts: of text, how many values are present, integers, numbers and dates; else None.
+    """
+    quoted = name(column)
+    if facts is None:
+        return [quoted, as_text(quoted, kind)]
+    total, integers, numbers, dates = facts
+    typed = {
+        f"integer_in(present({quoted}))": integers,
+        f"number_in(present({quoted}))": numbers,
+        f"date_in(present({quoted}))": dates,
+    }
+    looks = next((sql for sql, count in typed.items() if count == total), quoted)
+    return [looks, f"stripped({quoted})"]
+
+
+def text_facts(column: str) -> str:
+    """Return the facts of a column of text that `choices_of` takes, as aggregates in SQL."""
+    value = f"present({name(column)})"
+    return (
+        f"count({value}), count(integer_in({value})), count(number_in({value})), "
+        f"count(date_in({value}))"
+    )
+
+
+def keep_where(
+    table: pl.DataFrame, where: str, origin: str, names: Sequence[str] = ()
+) -> tuple[pl.DataFrame, int]:
+    """Keep the rows of a frame for which a condition holds, and count the others; see `parse`.
+
+    Args:
+        table: a table with at least the columns of the condition.
+        where: the condition.
+        origin: the name of the table in messages.
+        names: the names of the columns that it may read; those of the table if empty.
 
     Raises:
-        ComputeError: it does.
+        InputError: see `parse` and `select_rows`.
+
+    >>> log = pl.DataFrame({"event": ["view", "purchase", None], "price": ["9.5", "20", "1"]})
+    >>> keep_where(log, "event == 'purchase' and price > 9.9", "log")[0].rows()
+    [('purchase', '20')]
     """
-    empty = table.head(0).with_columns((cs.date() | cs.datetime()).cast(pl.String))
-    try:
-        empty.select(undated)
-    except pl.exceptions.PolarsError as error:  # others need the dates, such as the year of one
-        if "string with numeric" in str(error):
-            raise pl.exceptions.ComputeError(_BESIDE_NUMBERS) from error
+    condition = parse(where, names or table.columns, origin)
+    used = table.select(condition.columns) if condition.columns else table.select(pl.lit(0))
+    with cursor() as connection:
+        connection.register("given", used.to_arrow())
+        connection.execute("create temp table tested as select * from given")
+        kinds = dict(zip(used.columns, map(str, connection.table("tested").types), strict=True))
+        choices = {}
+        for column in condition.columns:
+            facts = None
+            if kinds[column] == "VARCHAR":
+                query = f"select {text_facts(column)} from tested"
+                facts = connection.execute(query).fetchall()[0]
+            choices[column] = choices_of(column, kinds[column], facts)
+        select_rows(connection, "tested", condition, choices, origin, "held")
+        held = connection.sql("select row_id from held order by row_id").fetchnumpy()["row_id"]
+    return table[held], len(table) - len(held)
 
 
-def _as_numbers_or_text(values: pl.Series, facts: TextFacts | None, later: bool) -> list[pl.Series]:
-    """Return a column as it is, as numbers before that and as dates after it, if it holds them.
-
-    With ``later``, numbers are text after that: see `keep_where`.
-    """
-    if values.dtype != pl.String:
-        if not later or not values.dtype.is_numeric():
-            return [values]
-        spelled = plain_text(pl.lit(values), values.dtype).alias(values.name)
-        return [values, pl.select(spelled).to_series()]
-    text = without_missing_words(values)
-    facts = facts or text_facts(text)
-    if facts.unread_numbers == facts.missing:
-        return [numbers_in(text, facts), values]
-    return [values, dates_in(text)] if facts.not_dates == facts.missing else [values]
+def as_text(sql: str, kind: str) -> str:
+    """Return values of a type as text in SQL, in one way: 12.0 is 12, a date at midnight a day."""
+    if kind in ("DOUBLE", "FLOAT") or kind.startswith("DECIMAL"):
+        return f"regexp_replace({sql}::varchar, '\\.0+$', '')"
+    if kind.startswith("TIMESTAMP"):
+        return f"regexp_replace({sql}::varchar, ' 00:00:00$', '')"
+    return f"{sql}::varchar"
 
 
-def reads_rows_alone(where: str, names: Sequence[str], origin: str) -> bool:
-    """Return whether a condition reads each row alone: it has no sum, average or window."""
-    tree = _parsed(where, names, origin).meta.serialize(format="json")
-    return not re.search(r'"(?:Agg|Over|Window|Rolling|Len|Slice|SortBy)"', tree)
+def holds_nowhere(where: str, kinds: str, rows: int, origin: str) -> NoRowsLeftError:
+    """Return the error that a condition holds for no row of a table, with values of its columns."""
+    return NoRowsLeftError(
+        f"data.where {where!r}: holds for none of the {rows:,} rows of {origin} ({kinds})"
+    )
 
 
-def _kinds(table: pl.DataFrame, used: Sequence[str]) -> str:
-    """Return the type of each used column, and some of its values."""
-    parts = []
-    for name in used:
-        show = str if table[name].dtype.is_temporal() else repr
-        values = table[name].drop_nulls().head(_LOOKED_AT).to_list()
-        shown = list(dict.fromkeys(map(show, values)))[:5]
-        parts.append(f"column {name!r} of {table[name].dtype} has {', '.join(shown)}")
-    return "; ".join(parts)
-
-
-def _named(where: str) -> str:
-    return f"data.where {where!r}"
+def kinds_in(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> str:
+    """Return the type of each column of a table, and some of its values."""
+    found = []
+    for column in columns:
+        quoted = name(column)
+        kind = connection.sql(f"select {quoted} from {table}").types[0]
+        rows = connection.execute(
+            f"select {quoted}::varchar from {table} where {quoted} is not null limit 1000"
+        ).fetchall()
+        values = ", ".join(map(repr, list(dict.fromkeys(row[0] for row in rows))[:_SHOWN]))
+        found.append(f"column {column!r} of {kind} has {values}")
+    return "; ".join(found)

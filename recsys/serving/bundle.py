@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import LARGEST_VALUE, FittedBaseline, load_baseline, save_baseline
 from recsys.config import Experiment, Section, StartConfig, dump_experiment, load_experiment
-from recsys.data.column_names import plain_name
+from recsys.data.columns import plain_name
 from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.manifest import read_own_table
 from recsys.data.prepared import PreparedDataset, TrainedOn

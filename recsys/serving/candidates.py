@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from recsys.config import Columns
 from recsys.data.histories import PAD
-from recsys.data.log_columns import plain_ids
 from recsys.data.tables import TableSource, read_table
+from recsys.data.values import plain_ids
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.scorer import user_batches

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from recsys.config import Columns
 from recsys.data.histories import PAD
-from recsys.data.where import holds_nowhere, keep_where
+from recsys.data.where import keep_where
 from recsys.errors import InputError, did_you_mean
 from recsys.inference.diversity import UNGROUPED, Cap, Diversity
 from recsys.serving.bundle import ModelBundle
@@ -59,7 +59,7 @@ def items_where(items: pl.DataFrame, where: str) -> NDArray[np.int64]:
     try:
         kept, _ = keep_where(numbered, where, _TABLE, items.columns)
         if not len(kept):
-            raise holds_nowhere(items, where, _TABLE)
+            raise InputError(f"where {where!r}: holds for none of the {len(items):,} items")
     except InputError as error:  # the language is that of data.where, the setting is not
         raise InputError(str(error).removeprefix("data.")) from error
     return kept["__item"].to_numpy().astype(np.int64)

@@ -13,10 +13,10 @@ import torch
 
 from recsys.config import CategoriesFeature
 from recsys.data.features.encoders import VECTORS, FeatureEncoder, ItemVectors, save_vectors
-from recsys.data.grown_tables import converted
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource, read_table
+from recsys.data.values import converted
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, first_line
 from recsys.folders.atomic import new_folder

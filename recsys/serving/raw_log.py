@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import ROW_ORDER, Columns, DataConfig
-from recsys.data.log import KEPT, ROW, InteractionLog, check_log
-from recsys.data.log_columns import plain_ids
-from recsys.data.missing import present_values
-from recsys.data.reading import SAMPLE_ROWS, telling_times
-from recsys.data.row_rules import (
-    for_scoring,
-    keep_interactions,
-    rule_columns,
-    select_interactions,
+from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.data.log import (
+    KEPT,
+    SAMPLE_ROWS,
+    filter_log,
+    form_of,
+    log_of_rows,
+    read_log,
 )
-from recsys.data.sessions import user_of_session
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.time_format import is_compact, sure_form
+from recsys.data.times import is_compact
+from recsys.data.values import plain_ids, user_of_session
+from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError
 from recsys.serving.raw_values import NO_SCALE, TimeScale, id_series
 
 logger = logging.getLogger(__name__)
+
+_OF_THE_DATASET = {
+    "min_user_interactions": 1,
+    "min_item_interactions": 1,
+    "k_core": False,
+    "split": LeaveLastOut(),  # drops no row, unlike the end of a split by date
+    "keep": (),
+}
+"""Settings that choose the users, items and dates of a dataset, as they are for a bundle: scoring
+is for all users, and for later dates. Items outside the catalogue are unknown to it anyway."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,32 +116,58 @@ def read_raw_log(
         InputError: the log cannot be read, or lacks a column that a rule or the model reads.
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
-    table, columns = _read_columns(source, data, features, origin)
-    data = _with_form_of(table.get_column(columns.timestamp, default=None), data)
-    kept, dropped = keep_interactions(table, data, columns, origin, later=True)
-    if not len(kept) and len(table):
-        schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
-        schema |= {KEPT + name: pl.String for name in features}
-        rows = all_rows = pl.DataFrame(schema=schema)
-    else:
-        log = check_log(kept, columns, origin, features)
-        log = _on_scale(log, _are_dates(kept[columns.timestamp]), scale)
-        integers = log.frame.collect_schema()["user_id"].is_integer()
-        try:
-            frame = select_interactions(log, for_scoring(data)).frame
-        except InputError:  # no user is left: all rows are before data.since
-            frame, dropped = log.frame.head(0), {**dropped, "since": log.rows}
-        rows = all_rows = frame.collect("polars").to_polars()
-        if data.session_gap is not None:
-            all_rows = _with_users_of_sessions(all_rows, integers)
-            rows = all_rows.filter(pl.col("session") == pl.col("session").max().over("user_id"))
-    users = _users(table[columns.user_id], origin)
+    data = data.model_copy(update=_OF_THE_DATASET)
+    table = open_raw_log(source, data, origin)
+    columns = data.columns or Columns()
+    names = _names(table, data, columns)
+    data = _with_form(table, data, names.get(columns.timestamp, columns.timestamp))
+    try:
+        log = read_log(table, data, columns, features=features, names=names, with_users=True)
+    except NoRowsLeftError as error:
+        if error.users is None:
+            raise
+        return _none_left(error.users, features, origin)
+    assert log.all_users is not None  # noqa: S101 - asked for
+    users = _users(log.all_users, origin)
+    rows, dropped = log.table(), dict(log.dropped)
+    integers = rows["user_id"].dtype.is_integer()
+    given = rows["timestamp"].to_numpy()
+    times = scale.numbers(given, f"{origin}: column {columns.timestamp!r}", dates=log.are_dates)
+    if times is not given:
+        rows = rows.with_columns(timestamp=pl.Series(times))
+        rows = rows.sort("user_id", "timestamp", maintain_order=True)
+        log = log_of_rows(rows, columns, origin, features)
+    try:
+        filter_log(log, data)
+        all_rows = log.table()
+    except InputError:  # no user is left: all rows are before data.since
+        all_rows, dropped = rows.head(0), {**dropped, "since": log.rows}
+    rows = all_rows
+    if data.session_gap is not None:
+        all_rows = _with_users_of_sessions(all_rows, integers)
+        rows = all_rows.filter(pl.col("session") == pl.col("session").max().over("user_id"))
     if without := len(users) - rows["user_id"].n_unique():
-        logger.warning(
-            "%s: %d of %d users have no row left by %s: they get the most popular items",
-            *(origin, without, len(users), ", ".join(dropped) or "since"),
-        )
+        _warn_of_users_without_rows(origin, without, len(users), dropped)
     return RawLog(origin, users, rows.cast({"user_id": users.dtype}), all_rows)
+
+
+def _none_left(users: pl.Series, features: Sequence[str], origin: str) -> RawLog:
+    """Return a log of users without a row, since a condition holds for none."""
+    users = _users(users, origin)
+    schema: dict[str, Any] = dict.fromkeys(("user_id", "item_id", "timestamp"), pl.Int64)
+    schema |= {"user_id": users.dtype} | {KEPT + name: pl.String for name in features}
+    rows = pl.DataFrame(schema=schema)
+    _warn_of_users_without_rows(origin, len(users), len(users), ["where"])
+    return RawLog(origin, users, rows, rows)
+
+
+def _warn_of_users_without_rows(
+    origin: str, without: int, users: int, rules: Iterable[str]
+) -> None:
+    logger.warning(
+        "%s: %d of %d users have no row left by %s: they get the most popular items",
+        *(origin, without, users, ", ".join(rules) or "since"),
+    )
 
 
 def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTable:
@@ -152,36 +186,20 @@ def open_raw_log(source: TableSource, data: DataConfig, origin: str) -> OpenTabl
         raise InputError(
             f"histories: a frame, a mapping or a list of lists, not {type(source).__name__}"
         ) from error
-    opened.warn_of_swallowed_rows()
     return opened
 
 
-def _with_form_of(times: pl.Series | None, data: DataConfig) -> DataConfig:
+def _with_form(table: OpenTable, data: DataConfig, column: str) -> DataConfig:
     """Return the settings with the form of times that are text, if the dataset has none."""
-    if data.time_format is not None or times is None or times.dtype != pl.String:
+    if data.time_format is not None or table.types.get(column) != "VARCHAR":
         return data
-    form = sure_form(telling_times(times.head, times.head(SAMPLE_ROWS)))
+    form, _ = form_of(
+        table.read([column], SAMPLE_ROWS)[column],
+        lambda name, rows: table.read([name], rows)[name],
+    )
     if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
         return data
     return data.model_copy(update={"time_format": form})
-
-
-def _are_dates(times: pl.Series) -> bool:
-    """Return whether the checked times of a log are dates; those that are text are of one kind."""
-    text = times.dtype == pl.String
-    return times.dtype.is_temporal() or (text and times.cast(pl.Float64, strict=False).has_nulls())
-
-
-def _on_scale(log: InteractionLog, dates: bool, scale: TimeScale) -> InteractionLog:
-    """Return a log with its times on the scale of the training log, in their order."""
-    rows = log.frame.collect("polars").to_polars()
-    given = rows["timestamp"].to_numpy()
-    times = scale.numbers(given, f"{log.origin}: column {log.columns.timestamp!r}", dates=dates)
-    if times is given:
-        return log
-    rows = rows.with_columns(timestamp=pl.Series(times)).sort("user_id", "timestamp", "order")
-    order = pl.Series("order", np.arange(len(rows)))
-    return replace(log, frame=nw.from_native(rows.with_columns(order).lazy()))
 
 
 def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:
@@ -198,40 +216,19 @@ def _with_users_of_sessions(rows: pl.DataFrame, integers: bool) -> pl.DataFrame:
 
 def _users(ids: pl.Series, origin: str) -> pl.Series:
     """Return the distinct ids of a column, ascending."""
-    distinct = plain_ids(present_values(ids).unique()).unique()
+    distinct = plain_ids(ids).unique()
     if distinct.dtype.is_integer():
         return distinct.cast(pl.Int64).sort().alias("user_id")
     return id_series(distinct, f"{origin}: column {ids.name!r}").sort().alias("user_id")
 
 
-def _read_columns(
-    source: TableSource, data: DataConfig, features: Sequence[str], origin: str
-) -> tuple[pl.DataFrame, Columns]:
-    """Read the needed columns, and name them as in the training log.
-
-    Raises:
-        InputError: it is no frame, or a column is missing.
-    """
-    opened = open_raw_log(source, data, origin)
-    names = opened.names
-    trained = data.columns or Columns()
+def _names(table: OpenTable, data: DataConfig, trained: Columns) -> dict[str, str]:
+    """Return what columns of the training log are called here: user_id and so on are taken, too."""
     standard = Columns(position=trained.position)
-    fits = [set(columns.model_dump().values()) <= {*names, None} for columns in (trained, standard)]
+    fits = [
+        set(columns.model_dump().values()) <= {*table.names, None}
+        for columns in (trained, standard)
+    ]
     given = standard if fits == [False, True] else trained
-    roles = {name: getattr(given, role) for role, name in trained.roles.items()}
-    known = {name: own for own, name in roles.items()}
-    ours = [known.get(name, name) for name in names]
-    ruled = rule_columns(data, ours, origin)
-    for column, rule in ruled.items():
-        if column not in ours:
-            raise InputError(
-                f"{origin}: no column {column!r}, which {rule} of the model's dataset reads: give "
-                "the raw log, or lists of item ids, which no rule applies to"
-            )
-    needed = list(dict.fromkeys([*roles, *ruled, *features]))
-    if roles.get(ROW_ORDER) == ROW_ORDER and ROW_ORDER not in names:
-        needed.remove(ROW_ORDER)
-    table = opened.read([roles.get(name, name) for name in needed]).with_row_index(ROW, offset=1)
-    return table.select(
-        ROW, *(pl.col(roles.get(name, name)).alias(name) for name in needed)
-    ).filter(~pl.all_horizontal(pl.exclude(ROW).is_null())), trained
+    names = {name: getattr(given, role) for role, name in trained.roles.items()}
+    return {ours: theirs for ours, theirs in names.items() if ours != theirs}

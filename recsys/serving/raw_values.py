@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from recsys.config import TIME_IS_NUMBER, time_value
 from recsys.data.histories import PAD
-from recsys.data.log_columns import plain_ids
-from recsys.data.time_format import as_iso
-from recsys.data.time_units import in_unit, units_in, units_per_second
+from recsys.data.times import as_iso, in_unit, units_in, units_per_second
+from recsys.data.values import plain_ids
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, did_you_mean
 

@@ -13,8 +13,9 @@ import polars as pl
 from torch import Tensor
 
 from recsys.config import Columns
+from recsys.data.frames import Frame, frame_like
 from recsys.data.prepared import PreparedDataset
-from recsys.data.tables import Frame, TableSource, frame_like
+from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.inference.model_scorer import StateCache
 from recsys.inference.scorer import Seen

@@ -19,7 +19,7 @@ from recsys.config import DataConfig, Experiment, load_experiment, parse_experim
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.sources import load_source
+from recsys.data.sources import find_named_dataset, read_named
 from recsys.evaluation.tables import RankTable, evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
@@ -45,7 +45,9 @@ def described(name: str, mirror: Path, folder: Path) -> PreparedDataset:
     if name == "online-retail-ii":
         config = load_experiment(CONFIGS / "online-retail-ii.yaml").data
     config = config.model_copy(update={"mirror": str(mirror)})
-    _, items = load_source(config.source, config)
+    dataset = find_named_dataset(config.source)
+    assert dataset is not None
+    _, items = read_named(dataset, config.mirror)
     assert items is not None
     words = [items[column].cast(pl.String).fill_null("") for column in items.columns[1:]]
     texts = [" ".join(row).replace("|", " ") for row in zip(*words, strict=True)]

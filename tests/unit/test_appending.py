@@ -18,14 +18,12 @@ from typer.testing import CliRunner, Result
 
 import recsys
 from recsys.cli import app
-from recsys.config import Columns, DataConfig, DropRows, GlobalTime, LeaveLastOut
+from recsys.config import Columns, DataConfig, GlobalTime, LeaveLastOut
 from recsys.data.appending import append
-from recsys.data.arrays import KnownIds, PreparedLog, build_arrays, write_contents
+from recsys.data.arrays import KnownIds, write_contents
 from recsys.data.histories import PAD
-from recsys.data.preparation import describe
+from recsys.data.preparation import build, describe
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.row_rules import select_interactions
-from recsys.data.sources import load_source
 from recsys.errors import InputError
 from recsys.server.schemas import User
 from recsys.server.service import ServedModel
@@ -33,6 +31,7 @@ from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import for_evaluation
 from recsys.serving.recommender import Recommender
+from tests.read_logs import filtered, read
 
 SPLITS: list[Any] = [
     "leave_last_out",
@@ -42,12 +41,11 @@ SPLITS: list[Any] = [
     {"kind": "global_time", "valid_from": 15, "test_from": 20, "test_until": 28},
     "user_holdout",
 ]
-DRAWN_DROP = (DropRows(reason="returns", column="price", below=1),)
+RETURNS = {"returns": "price >= 1", "other events": "event = 'buy'"}
 FORM = "%d.%m.%Y %H:%M:%S"
 DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "columns": st.sampled_from([None, Columns(user_id="who", item_id="what", timestamp="at")]),
-    "drop": st.sampled_from([(), DRAWN_DROP]),
-    "where": st.sampled_from([None, "event = 'buy'"]),
+    "where": st.sampled_from([None, "event = 'buy'", RETURNS]),
     "time_format": st.sampled_from([None, FORM]),
     "since": st.none() | st.integers(0, 12),
     "keep": st.sampled_from([(), ("price", "event")]),
@@ -96,14 +94,13 @@ def read_anew(
     log: pl.DataFrame, config: DataConfig, known: PreparedDataset, folder: Path
 ) -> PreparedDataset:
     """Prepare a whole log with the ids that a dataset knows at the front."""
-    whole, _ = load_source(log, config)
-    kept = select_interactions(whole, config)
+    kept = filtered(read(log, config), config)
     ids = KnownIds(known.item_table["item_id"], known.user_ids)
-    contents = build_arrays(kept, None, None, config, ids)
-    found = PreparedLog(kept.origin, kept.columns, kept.fingerprint, kept.dropped, contents)
+    arrays = folder.with_name(f"{folder.name}-arrays")
+    contents = build(kept, config, arrays, None, None, ids)
     folder.mkdir()
-    files = write_contents(folder, contents)
-    describe(found, config).model_copy(update={"files": files}).write(folder)
+    files = write_contents(folder, contents, arrays)
+    describe(kept, contents, config).model_copy(update={"files": files}).write(folder)
     return PreparedDataset.open(folder)
 
 
@@ -152,7 +149,7 @@ def check_day_after_day(days: list[pl.DataFrame], config: DataConfig, folder: Pa
     log, appended = days[0], 0
     for number, day in enumerate(days[1:]):
         try:
-            load_source(day, grown.config)
+            read(day, grown.config)
         except InputError:  # no row is an interaction
             continue
         whole = pl.concat([log, day])
@@ -188,7 +185,7 @@ FIXED: dict[str, dict[str, Any]] = {
         "duplicates": "first",
     },
     "users": {"split": "user_holdout", "duplicates": "last"},
-    "sessions": {"session_gap": 2, "drop": DRAWN_DROP},
+    "sessions": {"session_gap": 2, "where": RETURNS},
     "another form of dates": {"time_format": FORM},
     "minimums": {"min_user_interactions": 1, "min_item_interactions": 2},
 }

@@ -12,7 +12,6 @@ import pytest
 from recsys.config import (
     Columns,
     DataConfig,
-    DropRows,
     GlobalTime,
     LeaveLastOut,
     Split,
@@ -206,8 +205,8 @@ def test_new_users_have_no_history(tmp_path: Path) -> None:
 
 
 def test_dropped_rows_are_named(tmp_path: Path) -> None:
-    drop = (DropRows(reason="too old", column="timestamp", below=5),)
-    found = audited(clean_log(), tmp_path, drop=drop, columns=Columns())["dropped_rows"]
+    where = {"too old": "timestamp >= 5"}
+    found = audited(clean_log(), tmp_path, where=where, columns=Columns())["dropped_rows"]
     assert (found.severity, found.count, found.share) == ("info", 5, 5 / 60)
     assert found.sentence.endswith("(too old: 5)")
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Backtest, DataConfig, GlobalTime
+from recsys.data.preparation import fold_configs
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.splits import fold_configs, folds
+from recsys.data.splits import folds
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable, pool_folds
 

@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 
 from recsys.config import Columns, DataConfig
-from recsys.data.log import read_log
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
+from tests.read_logs import read_plain
 
 GOOD = "user_id,item_id,timestamp\n1,1,1\n1,2,2\n1,3,3\n"
 
@@ -104,7 +104,7 @@ def test_damaged_parquet(tmp_path: Path) -> None:
         damaged[index] ^= 0xFF
         path.write_bytes(damaged)
         with contextlib.suppress(InputError):  # no other exception
-            read_log(path)
+            read_plain(path)
 
 
 def frame(**columns: Any) -> pl.DataFrame:

@@ -14,13 +14,11 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from recsys.config import DataConfig, DropRows
-from recsys.data.engines import Engine
+from recsys.config import DataConfig
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.serving.raw_values import id_series
 
-ENGINES: list[Engine] = ["memory", "disk"]
 USERS = [UUID(int=3 * 10**37), UUID(int=4), UUID(int=3 * 10**37)]
 
 
@@ -36,8 +34,7 @@ def text(table: pa.Table) -> pa.Table:
     return table.set_column(0, "user_id", [list(map(str, USERS))])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_uuids_of_parquet_and_arrow(engine: Engine, tmp_path: Path) -> None:
+def test_uuids_of_parquet_and_arrow(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     pq.write_table(uuids(), tmp_path / "log" / "0.parquet")
     pq.write_table(text(uuids()), tmp_path / "log" / "1.parquet")
@@ -53,14 +50,13 @@ def test_uuids_of_parquet_and_arrow(engine: Engine, tmp_path: Path) -> None:
         (duckdb.sql(f"from '{tmp_path}/log/0.parquet'"), text(uuids())),
     )
     for source, plain in sources:
-        found = prepare(source, out=tmp_path / "data", engine=engine)
+        found = prepare(source, out=tmp_path / "data")
         assert found.user_ids.to_list() == sorted(map(str, set(USERS)))
-        expected = prepare(plain, out=tmp_path / "plain", engine=engine)
+        expected = prepare(plain, out=tmp_path / "plain")
         assert found.manifest.log_fingerprint == expected.manifest.log_fingerprint
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_utf8(engine: Engine, tmp_path: Path) -> None:
+def test_utf8(tmp_path: Path) -> None:
     names, times = ["Zoë", "7", "Zoë"], ["2024-01-02", "2024-01-03", "2024-01-04"]
     table = log_of([name.encode() for name in names], photo=[b"\xff"] * 3)
     table = table.set_column(2, "timestamp", [[time.encode() for time in times]])
@@ -68,7 +64,7 @@ def test_utf8(engine: Engine, tmp_path: Path) -> None:
     plain = pl.DataFrame({"user_id": names, "item_id": [5, 6, 7], "timestamp": times})
     expected = prepare(plain, out=tmp_path / "plain")
     for source in (tmp_path / "log.parquet", table):
-        found = prepare(source, out=tmp_path / "data", engine=engine)
+        found = prepare(source, out=tmp_path / "data")
         assert found.fingerprint == expected.fingerprint
 
 
@@ -81,10 +77,9 @@ def bad_in_a_part_of_its_own(column: str = "user_id") -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_other_bytes_are_refused(engine: Engine, tmp_path: Path) -> None:
+def test_other_bytes_are_refused(tmp_path: Path) -> None:
     pq.write_table(bad_in_a_part_of_its_own(), tmp_path / "log.parquet")
-    bounds: dict[str, Any] = {"out": tmp_path / "data", "engine": engine, "memory": 200_000}
+    bounds: dict[str, Any] = {"out": tmp_path / "data", "memory": 200_000}
     message = r"'user_id', data row 1202: bytes that are no text: write them as text: b'.xff.xfe'$"
     with pytest.raises(InputError, match=message):
         prepare(tmp_path / "log.parquet", **bounds)
@@ -92,39 +87,33 @@ def test_other_bytes_are_refused(engine: Engine, tmp_path: Path) -> None:
     assert found.user_ids.to_list() == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_column_is_text_or_bytes_in_all_parts(engine: Engine, tmp_path: Path) -> None:
+def test_a_column_is_text_or_bytes_in_all_parts(tmp_path: Path) -> None:
     """A rule for missing values takes a word for one in text alone."""
     table = bad_in_a_part_of_its_own("code")
     table = table.set_column(0, "code", [[b"NULL", *table["code"].to_pylist()[1:]]])
     table = table.append_column("user_id", [[7] * len(table)])
-    rule = DropRows(reason="no code", column="code", missing=True)
+    rule = {"no code": "code is not null"}
     pq.write_table(table, tmp_path / "log.parquet")
     found = prepare(
-        *(tmp_path / "log.parquet", DataConfig(drop=(rule,)), tmp_path / "data"),
+        *(tmp_path / "log.parquet", DataConfig(where=rule), tmp_path / "data"),
         memory=200_000,
-        engine=engine,
     )
     assert found.manifest.dropped == {"no code": 0}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("user", [USERS[0], UUID(int=4)])
-def test_bytes_of_uuids_are_refused_with_their_text(
-    user: UUID, engine: Engine, tmp_path: Path
-) -> None:
+def test_bytes_of_uuids_are_refused_with_their_text(user: UUID, tmp_path: Path) -> None:
     """They may be those of something else; and zeros are valid UTF-8."""
     log = log_of([b"a", user.bytes, b"c"])
     for source in (log, log.to_pandas(), pl.DataFrame(log)):
         with pytest.raises(InputError, match=f"data row 2: bytes that .*, such as '{user}' for a"):
-            prepare(source, out=tmp_path / "data", engine=engine)
+            prepare(source, out=tmp_path / "data")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_times_that_are_no_text_are_refused(engine: Engine, tmp_path: Path) -> None:
+def test_times_that_are_no_text_are_refused(tmp_path: Path) -> None:
     log = log_of([1, 2, 3]).set_column(2, "timestamp", [[b"1", b"2", b"\xff"]])
     with pytest.raises(InputError, match="'timestamp', data row 3: bytes that are no text: write"):
-        prepare(log, out=tmp_path / "data", engine=engine)
+        prepare(log, out=tmp_path / "data")
 
 
 def test_uuids_in_lists_are_left_alone(tmp_path: Path) -> None:

@@ -12,13 +12,11 @@ import polars as pl
 import pytest
 
 from recsys.data.appending import append
-from recsys.data.engines import Engine
-from recsys.data.guess import guess_columns
+from recsys.data.columns import guess_columns
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.serving.histories import UserHistories
 
-ENGINES: list[Engine] = ["memory", "disk"]
 TIMES = [datetime(2024, 12, 31, 22, 58, 59, tzinfo=UTC) + timedelta(hours=7 * n) for n in range(6)]
 FORMS = {"%Y%m%d": 86_400, "%Y%m%d%H": 3_600, "%Y%m%d%H%M": 60, "%Y%m%d%H%M%S": 1}
 """Each form and the seconds of its smallest unit."""
@@ -32,28 +30,25 @@ def compact(form: str, dtype: type[pl.DataType] = pl.Int64) -> pl.DataFrame:
     return log_of(pl.Series([f"{time:{form}}" for time in TIMES]).cast(dtype))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", [pl.Int64, pl.Float64, pl.String])
 @pytest.mark.parametrize("form", FORMS)
 def test_they_are_read_and_said(
     form: str,
     dtype: type[pl.DataType],
-    engine: Engine,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "recsys"):
-        found = prepare(compact(form, dtype), out=tmp_path / "data", engine=engine)
+        found = prepare(compact(form, dtype), out=tmp_path / "data")
     unit = FORMS[form]
     assert found.timestamps.tolist() == [int(time.timestamp()) // unit * unit for time in TIMES]
     assert found.config.time_format == form
     assert f"20241231{form[8:] and '22'}" in caplog.text
     assert f"and the like, read as dates, as with --time-format {form!r}" in caplog.text
-    given = prepare(compact(form, dtype), out=tmp_path / "given", engine=engine, time_format=form)
+    given = prepare(compact(form, dtype), out=tmp_path / "given", time_format=form)
     assert given.fingerprint == found.fingerprint
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "times",
     [
@@ -68,8 +63,8 @@ def test_they_are_read_and_said(
     ],
     ids=str,
 )
-def test_other_numbers_are_numbers(times: list[float], engine: Engine, tmp_path: Path) -> None:
-    found = prepare(log_of(pl.Series(times)), out=tmp_path / "data", engine=engine)
+def test_other_numbers_are_numbers(times: list[float], tmp_path: Path) -> None:
+    found = prepare(log_of(pl.Series(times)), out=tmp_path / "data")
     assert found.timestamps.tolist() == [int(time) for time in times]
     assert found.config.time_format is None
 
@@ -82,37 +77,24 @@ def many(*more: Any) -> pl.DataFrame:
     return pl.DataFrame({"user_id": 1, "item_id": range(len(times)), "ts": times})
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", [pl.Int64, pl.String])
 @pytest.mark.parametrize("bad", [0, -1, 20240000, 20241200, 99999999, 20241232, 202412312359])
 def test_numbers_among_dates_are_refused_with_their_rows(
-    bad: int, dtype: type[pl.DataType], engine: Engine, tmp_path: Path
+    bad: int, dtype: type[pl.DataType], tmp_path: Path
 ) -> None:
     log = many(bad).cast({"ts": dtype})
     value = f"'{bad}'" if dtype == pl.String else str(bad)
     with pytest.raises(InputError) as caught:
-        prepare(log, out=tmp_path / "data", engine=engine)
+        prepare(log, out=tmp_path / "data")
     message = str(caught.value)
     assert "'ts', data row 61: is neither in the form '%Y%m%d' of data.time_format" in message
     assert "; if none is a date, say --time-format number): " in message
     advice = shlex.split(message[message.index("--where") : message.index(", in Python")])[1]
     assert advice == f'"ts" <> {value}'
-    kept = prepare(log, out=tmp_path / "data", engine=engine, where=advice)
+    kept = prepare(log, out=tmp_path / "data", where=advice)
     assert kept.timestamps.tolist() == prepare(many(), out=tmp_path / "data").timestamps.tolist()
-    numbers = prepare(log, out=tmp_path / "data", engine=engine, time_format="number")
+    numbers = prepare(log, out=tmp_path / "data", time_format="number")
     assert numbers.timestamps.tolist() == sorted([*MANY, bad])
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("far", "day"), [(99991231, "9999-12-31"), (19000101, "1900-01-01")])
-def test_dates_that_stand_for_none_are_read_and_warned_of(
-    far: int, day: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = prepare(many(far), out=tmp_path / "data", engine=engine)
-    seconds = int(datetime.fromisoformat(day + "T00:00Z").timestamp())
-    assert seconds in found.timestamps.tolist()
-    warning = f"times outside of 1985 to 2128 in 1 of 61 interactions, such as {day} ({seconds})"
-    assert f"column 'ts' has {warning}" in caplog.text
 
 
 def test_the_value_that_is_shown_is_a_date(
@@ -124,26 +106,24 @@ def test_the_value_that_is_shown_is_a_date(
     assert "has 20241231 and the like" in caplog.text
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("unknown", [0, 99991231, None])
 def test_dates_are_seen_after_many_rows_without_one(
-    unknown: int | None, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    unknown: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = pl.concat([log_of(pl.Series([unknown] * 6, dtype=pl.Int64))] * 200 + [compact("%Y%m%d")])
     with caplog.at_level(logging.INFO, "recsys"):
-        found = prepare(log, out=tmp_path / "data", engine=engine, where="ts > 0 and ts < 99991231")
+        found = prepare(log, out=tmp_path / "data", where="ts > 0 and ts < 99991231")
     assert found.timestamps.max() == datetime(2025, 1, 2, tzinfo=UTC).timestamp()
     assert found.config.time_format == "%Y%m%d"
     assert "has 20241231 and the like" in caplog.text
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_they_are_numbers_if_the_settings_say_so(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = compact("%Y%m%d", pl.String)
     with caplog.at_level(logging.INFO, "recsys"):
-        found = prepare(log, out=tmp_path / "data", engine=engine, time_format="number")
+        found = prepare(log, out=tmp_path / "data", time_format="number")
     assert found.timestamps.tolist() == log["ts"].cast(pl.Int64).to_list()
     assert found.config.time_format == "number"
     assert "dates" not in caplog.text
@@ -155,14 +135,13 @@ def test_they_are_numbers_if_the_settings_say_so(
     assert grown.config.time_format == "number"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("day", ["2024-12-31", date(2024, 12, 31), TIMES[0]])
-def test_a_date_is_no_number(day: Any, engine: Engine, tmp_path: Path) -> None:
+def test_a_date_is_no_number(day: Any, tmp_path: Path) -> None:
     log = log_of(pl.Series([day] * 6))
     with pytest.raises(InputError, match="'ts', data row 1: is no number, as data"):
-        prepare(log, out=tmp_path / "data", engine=engine, time_format="number")
+        prepare(log, out=tmp_path / "data", time_format="number")
     clock = log.with_columns(clock=pl.lit("10:20"), ts=pl.lit(20241231))
-    assert prepare(clock, out=tmp_path / "data", engine=engine, time_format="number").num_users == 2
+    assert prepare(clock, out=tmp_path / "data", time_format="number").num_users == 2
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -178,12 +157,11 @@ def test_a_refusal_names_a_column_that_has_them() -> None:
         guess_columns(table)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_later_number_that_is_no_date_is_refused(engine: Engine, tmp_path: Path) -> None:
+def test_a_later_number_that_is_no_date_is_refused(tmp_path: Path) -> None:
     many = pl.concat([compact("%Y%m%d")] * 200)
     bad = pl.concat([many, log_of([20240230] * 6)])
     with pytest.raises(InputError, match="'ts', data row 1201: is neither in the form '%Y%m%d'"):
-        prepare(bad, out=tmp_path / "data", engine=engine)
+        prepare(bad, out=tmp_path / "data")
 
 
 def test_dates_in_settings_are_compared_with_them(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from recsys.config import DataConfig
 from recsys.data.appending import append
-from recsys.data.engines import Engine
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 
@@ -22,14 +21,13 @@ LOG = pl.DataFrame(
 COLOURS = ["red", "blue"]
 
 
-@pytest.mark.parametrize("engine", ["memory", "disk"])
 @pytest.mark.parametrize(
     "ids",
     [[5.0, 6.0, None], [5.0, 6.0, float("nan")], ["5.0", "6.0", "NULL"], [" 5", "6 ", ""]],
 )
-def test_ids_of_a_table(ids: list[Any], engine: Engine, tmp_path: Path) -> None:
+def test_ids_of_a_table(ids: list[Any], tmp_path: Path) -> None:
     items = pl.DataFrame({"item_id": ids, "colour": [*COLOURS, "none"]})
-    found = prepare(LOG, out=tmp_path / "data", items=items, engine=engine)
+    found = prepare(LOG, out=tmp_path / "data", items=items)
     assert found.item_table.to_dict(as_series=False) == {"item_id": [5, 6], "colour": COLOURS}
 
 

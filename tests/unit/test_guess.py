@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 
 from recsys.config import Columns, DataConfig
-from recsys.data.guess import guess_columns
+from recsys.data.columns import guess_columns
+from recsys.data.log import find_columns
 from recsys.data.prepared import prepare
-from recsys.data.reading import find_columns
+from recsys.data.tables import open_table
 from recsys.errors import InputError
 
 
@@ -259,7 +260,7 @@ def test_a_source_tells_its_columns_and_a_preparation_logs_them(
 ) -> None:
     path = tmp_path / "log.csv"
     path.write_text("CustomerID,StockCode,InvoiceDate\n1,2,2024-01-05\n")
-    found = find_columns(path)
+    found = find_columns(open_table(path), DataConfig())
     assert found.guessed == {"user": "CustomerID", "item": "StockCode", "time": "InvoiceDate"}
     with caplog.at_level(logging.INFO, "recsys"):
         dataset = prepare(str(path), out=tmp_path / "out")

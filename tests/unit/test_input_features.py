@@ -15,7 +15,6 @@ from torch import nn
 from recsys.config import DataConfig, Experiment, UserHoldout, parse_experiment
 from recsys.data.batches import TrainingBatches
 from recsys.data.features.encoders import Encoders
-from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
@@ -380,9 +379,6 @@ def test_invalid_logs_and_tables_are_refused(tmp_path: Path) -> None:
             DataConfig(keep=(keep, "a"))
     with pytest.raises(InputError, match="no column 'ratign' among .*; did you mean 'rating'"):
         prepare(LOG, DataConfig(keep=("ratign",)), tmp_path / "out")
-    read = read_log(LOG, keep=["rating"])
-    with pytest.raises(InputError, match="data.keep: the frame was read already: keep"):
-        prepare(read, KEEP, tmp_path / "out")
     for users, message in (
         (pl.DataFrame({"user": ["ann"]}), "user table for the frame: no column 'user_id'"),
         (USERS.tail(1), "user table for the frame: none of its user_ids is in the log"),

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
-from recsys.data.log import InteractionLog, filter_log, read_log
+from recsys.data.log import Log
 from recsys.folders.digests import table_sha256
+from tests.read_logs import filtered, read_plain
 
 ROWS = [("b", 2, 30), ("a", 1, 20), ("b", 1, 10), ("a", 3, 20), ("a", 2, 5)]
 ORDERED = [("a", 2, 5), ("a", 1, 20), ("a", 3, 20), ("b", 1, 10), ("b", 2, 30)]
@@ -27,42 +28,41 @@ def frame_of(rows: list[tuple[Any, ...]], names: list[str] = NAMES) -> pl.DataFr
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
-def rows_of(log: InteractionLog) -> list[tuple[Any, ...]]:
-    return log.frame.collect("polars").to_polars().select(NAMES).rows()
+def rows_of(log: Log) -> list[tuple[Any, ...]]:
+    return log.table().select(NAMES).rows()
 
 
 def times_of(values: list[Any] | pl.Series) -> list[int]:
     """Return the stored timestamps of one user's rows, in order."""
     table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
-    return [row[2] for row in rows_of(read_log(table))]
+    return [row[2] for row in rows_of(read_plain(table))]
 
 
 def items_of(values: list[Any]) -> list[int]:
     """Return the positions of one user's rows, in the order of the log."""
     table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
-    return [row[1] for row in rows_of(read_log(table))]
+    return [row[1] for row in rows_of(read_plain(table))]
 
 
 def test_order_is_user_time_row() -> None:
-    log = read_log(frame_of(ROWS))
+    log = read_plain(frame_of(ROWS))
     assert rows_of(log) == ORDERED
     assert log.rows == 5
     assert log.ordered_by == "user_id, timestamp; ties broken by the order of the rows"
-    assert log.frame.collect_schema().names() == [*NAMES, "order"]
 
 
 def test_many_ties_keep_the_order_of_the_rows() -> None:
     table = pl.DataFrame({"item_id": range(50_000)}).with_columns(
         user_id=pl.col("item_id") * 7 % 3, timestamp=pl.col("item_id") // 25_000
     )
-    assert rows_of(read_log(table)) == sorted(
+    assert rows_of(read_plain(table)) == sorted(
         table.select(NAMES).rows(), key=lambda row: (row[0], row[2])
     )
 
 
 def test_position_breaks_ties() -> None:
     table = frame_of([("a", 1, 5, 2), ("a", 2, 5, 1), ("a", 3, 4, 9)], [*NAMES, "line"])
-    log = read_log(table, Columns(position="line"))
+    log = read_plain(table, Columns(position="line"))
     assert [row[1] for row in rows_of(log)] == [3, 2, 1]
     assert "column 'line', then the order of the rows" in log.ordered_by
 
@@ -70,7 +70,7 @@ def test_position_breaks_ties() -> None:
 def test_columns_are_mapped() -> None:
     table = frame_of([("x", 8, 1), ("x", 9, 0)], ["who", "what", "when"])
     columns = Columns(user_id="who", item_id="what", timestamp="when")
-    assert rows_of(read_log(table, columns)) == [("x", 9, 0), ("x", 8, 1)]
+    assert rows_of(read_plain(table, columns)) == [("x", 9, 0), ("x", 8, 1)]
 
 
 def write_csv(path: Path) -> None:
@@ -102,9 +102,9 @@ def write_json_lines(path: Path) -> None:
 )
 def test_files_agree_with_frames(name: str, write: Any, tmp_path: Path) -> None:
     write(tmp_path / name)
-    log = read_log(tmp_path / name)
+    log = read_plain(tmp_path / name)
     assert rows_of(log) == ORDERED
-    assert log.fingerprint == read_log(frame_of(ROWS)).fingerprint
+    assert log.fingerprint == read_plain(frame_of(ROWS)).fingerprint
     assert log.origin == str(tmp_path / name)
 
 
@@ -120,21 +120,21 @@ def test_files_agree_with_frames(name: str, write: Any, tmp_path: Path) -> None:
     ids=["pandas", "pandas category", "polars lazy", "arrow", "polars categorical"],
 )
 def test_frames_agree(convert: Any) -> None:
-    log = read_log(convert(frame_of(ROWS)))
+    log = read_plain(convert(frame_of(ROWS)))
     assert rows_of(log) == ORDERED
-    assert log.fingerprint == read_log(frame_of(ROWS)).fingerprint
+    assert log.fingerprint == read_plain(frame_of(ROWS)).fingerprint
 
 
 def test_the_fingerprint_depends_on_every_value() -> None:
-    first = read_log(frame_of(ROWS)).fingerprint
+    first = read_plain(frame_of(ROWS)).fingerprint
     for other in [("b", 2, 31), ("b", 4, 30), ("c", 2, 30)]:
-        assert read_log(frame_of([other, *ROWS[1:]])).fingerprint != first
+        assert read_plain(frame_of([other, *ROWS[1:]])).fingerprint != first
 
 
 def test_text_that_is_not_quite_integer_stays_text(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("user_id,item_id,timestamp\n1,007,1\n1,12,2\n")
-    assert rows_of(read_log(path)) == [(1, "007", 1), (1, "12", 2)]
+    assert rows_of(read_plain(path)) == [(1, "007", 1), (1, "12", 2)]
 
 
 def test_an_id_of_two_parts_may_be_a_float_in_one_of_them(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_an_id_of_two_parts_may_be_a_float_in_one_of_them(tmp_path: Path) -> Non
         (tmp_path / "log" / f"{month}.csv").write_text(
             f"user_id,item_id,timestamp\n{user},5,{time}\n"
         )
-    assert rows_of(read_log(tmp_path / "log")) == [(17850, 5, 1), (17850, 5, 2)]
+    assert rows_of(read_plain(tmp_path / "log")) == [(17850, 5, 1), (17850, 5, 2)]
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def test_an_id_of_two_parts_may_be_a_float_in_one_of_them(tmp_path: Path) -> Non
 )
 def test_ids_are_integers_if_all_are_whole(given: list[Any], read: list[Any]) -> None:
     log = frame_of([(id_, 1, time) for time, id_ in enumerate(given)])
-    assert [row[0] for row in sorted(rows_of(read_log(log)), key=lambda row: row[2])] == read
+    assert [row[0] for row in sorted(rows_of(read_plain(log)), key=lambda row: row[2])] == read
 
 
 def test_blank_lines_and_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("\ufeffuser_id,item_id,timestamp\n1,2,3\n\n1,4,5\n\n", encoding="utf-8")
-    assert rows_of(read_log(path)) == [(1, 2, 3), (1, 4, 5)]
+    assert rows_of(read_plain(path)) == [(1, 2, 3), (1, 4, 5)]
 
 
 def test_floats_are_ordered_before_they_are_rounded_down() -> None:
@@ -224,7 +224,7 @@ REPEATS = [("a", 1, 5), ("a", 2, 6), ("a", 1, 5), ("a", 1, 7), ("b", 1, 5)]
     ],
 )
 def test_duplicates(policy: Any, expected: list[tuple[Any, ...]]) -> None:
-    log = filter_log(read_log(frame_of(REPEATS)), DataConfig(duplicates=policy))
+    log = filtered(read_plain(frame_of(REPEATS)), DataConfig(duplicates=policy))
     assert rows_of(log) == expected
     assert log.rows == len(expected)
 
@@ -238,13 +238,13 @@ CHAIN = [
 
 def test_minimums_once() -> None:
     config = DataConfig(min_user_interactions=2, min_item_interactions=2)
-    log = filter_log(read_log(frame_of(CHAIN)), config)
+    log = filtered(read_plain(frame_of(CHAIN)), config)
     assert rows_of(log) == CHAIN[:5]
 
 
 def test_minimums_until_both_hold() -> None:
     config = DataConfig(min_user_interactions=2, min_item_interactions=2, k_core=True)
-    log = filter_log(read_log(frame_of(CHAIN)), config)
+    log = filtered(read_plain(frame_of(CHAIN)), config)
     assert rows_of(log) == [row for row in CHAIN[:5] if row[1] != 3]
 
 
@@ -260,7 +260,7 @@ def test_shuffling_rows_changes_nothing_under_a_total_order(
     table = frame_of([(*row, n) for n, row in enumerate(rows)], [*NAMES, "line"])
     order = list(range(len(rows)))
     random.shuffle(order)
-    logs = [read_log(source, Columns(position="line")) for source in (table, table[order])]
+    logs = [read_plain(source, Columns(position="line")) for source in (table, table[order])]
     assert logs[0].fingerprint == logs[1].fingerprint
     assert rows_of(logs[0]) == rows_of(logs[1])
     assert rows_of(logs[0]) == sorted(rows, key=lambda row: (row[0], row[2]))
@@ -277,15 +277,15 @@ def test_k_core_against_plain_python(
         if kept == expected:
             break
         expected = kept
-    log = read_log(frame_of(rows))
+    log = read_plain(frame_of(rows))
     config = DataConfig(
         min_user_interactions=least_user, min_item_interactions=least_item, k_core=True
     )
     if expected:
-        assert rows_of(filter_log(log, config)) == expected
+        assert rows_of(filtered(log, config)) == expected
     else:
         with pytest.raises(ValueError, match="no user survives"):
-            filter_log(log, config)
+            filtered(log, config)
 
 
 def test_the_fingerprint_depends_on_names_types_and_where_texts_end() -> None:

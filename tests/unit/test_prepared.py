@@ -15,10 +15,10 @@ import polars as pl
 import pytest
 
 from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
-from recsys.data.log import read_log
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256
+from tests.read_logs import read_plain
 
 # Users a, b, c, d have 4, 3, 2 and 1 interactions. Items 8 and 9 occur only as test targets.
 LOG = pl.DataFrame(
@@ -110,7 +110,7 @@ def test_manifest(dataset: PreparedDataset) -> None:
     assert not {"source", "mirror", "columns"} & manifest.settings.keys()
     sizes = {"rows_read": 10, "interactions": 10, "users": 4, "items": 3, "outside_catalogue": 2}
     assert manifest.counts == {**sizes, "train": 5, "valid": 2, "test": 3}
-    assert manifest.log_fingerprint == read_log(LOG).fingerprint
+    assert manifest.log_fingerprint == read_plain(LOG).fingerprint
 
 
 def test_item_features(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_item_features(tmp_path: Path) -> None:
 def test_the_fingerprint_covers_only_settings_and_content(tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
     LOG.write_parquet(tmp_path / "log.parquet")
-    frames = [LOG, pd.DataFrame(LOG.to_dict(as_series=False)), read_log(LOG)]
+    frames = [LOG, pd.DataFrame(LOG.to_dict(as_series=False)), LOG.lazy()]
     sources: list[Any] = [*frames, tmp_path / "log.csv", str(tmp_path / "log.parquet")]
     config = DataConfig(mirror="unused", source="unused")
     prints = {prepare(s, config, tmp_path / f"{n}").fingerprint for n, s in enumerate(sources)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recsys.data.guess import guess_columns
+from recsys.data.columns import guess_columns
 from tests.unit.first_row import first_row
 
 FOUND: dict[str, tuple[str, tuple[str, str, str]]] = {

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from recsys.config import Columns, DataConfig, DropRows, GlobalTime
+from recsys.config import Columns, DataConfig, GlobalTime
 from recsys.data.prepared import prepare
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
@@ -22,9 +22,8 @@ from recsys.serving.candidates import RawCandidates
 from recsys.serving.histories import UserHistories
 from recsys.serving.history_source import KnownUsers
 
-VIEWS = DropRows(reason="views", column="event", matches="^view$")
-NO_EVENT = DropRows(reason="no event", column="event", missing=True)
-RETURNS = DropRows(reason="returns", column="quantity", below=1)
+VIEWS = {"views": "event is null or event <> 'view'"}
+RULES = [*VIEWS.items(), ("no event", "event is not null"), ("returns", "quantity >= 1")]
 BOUGHT, SOLD = "event = 'buy'", "quantity > 0 or event is null"
 RENAMED = Columns(user_id="who", item_id="what", timestamp="at")
 SPLITS = ["leave_last_out", "leave_last_basket_out", "user_holdout", "global_time"]
@@ -33,8 +32,8 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "columns": st.sampled_from(
         [None, RENAMED, Columns(position="line"), RENAMED.model_copy(update={"position": "line"})]
     ),
-    "drop": st.sets(st.sampled_from([VIEWS, NO_EVENT, RETURNS])).map(tuple),
-    "where": st.sampled_from([None, BOUGHT, SOLD]),
+    "where": st.sampled_from([None, BOUGHT, SOLD])
+    | st.sets(st.sampled_from(RULES), min_size=1).map(dict),
     "time_format": st.sampled_from([None, "%d.%m.%Y %H:%M:%S"]),
     "since": st.none() | st.integers(0, 20),
     "keep": st.sampled_from([(), ("quantity",)]),
@@ -85,11 +84,12 @@ def raw_log(
 def kept_times(log: pl.DataFrame, data: DataConfig) -> dict[Any, list[int]]:
     """The times of each user's rows that no rule drops, ascending: written once more, plainly."""
     times: dict[Any, list[int]] = {}
+    rules = data.where if isinstance(data.where, dict) else {}
     for row, time in zip(log.to_dicts(), log["second"], strict=True):
         dropped = (
-            (VIEWS in data.drop and row["event"] == "view")
-            or (NO_EVENT in data.drop and row["event"] is None)
-            or (RETURNS in data.drop and row["quantity"] < 1)
+            ("views" in rules and row["event"] == "view")
+            or ("no event" in rules and row["event"] is None)
+            or ("returns" in rules and row["quantity"] < 1)
             or (data.where == BOUGHT and row["event"] != "buy")
             or (data.where == SOLD and not (row["quantity"] > 0 or row["event"] is None))
         )
@@ -168,14 +168,14 @@ def test_views_are_no_purchases(caplog: pytest.LogCaptureFixture) -> None:
         }
     )
     with caplog.at_level(logging.WARNING):
-        found = read(log, drop=(VIEWS,))
+        found = read(log, where=VIEWS)
     assert found.user_ids.to_list() == [5, 7]
     assert found.histories.offsets.tolist() == [0, 0, 2]
     assert found.histories.items.tolist() == [1, 3]
     assert caplog.messages == [
         "histories: 1 of 2 users have no row left by views: they get the most popular items"
     ]
-    nobody = read(log.filter(event="view"), drop=(VIEWS,))
+    nobody = read(log.filter(event="view"), where=VIEWS)
     assert nobody.user_ids.to_list() == [5, 7]
     assert nobody.histories.lengths.tolist() == [0, 0]
 
@@ -195,17 +195,17 @@ def test_conditions_and_early_rows_leave_users_without_history() -> None:
 
 def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:
     log = pl.DataFrame({"user_id": [7], "item_id": ["a"], "timestamp": [1]})
-    with pytest.raises(InputError, match="no column 'event', which data.drop 'views' of") as error:
-        read(log, drop=(VIEWS,))
+    with pytest.raises(InputError, match="no column 'event'.*the columns of histories") as error:
+        read(log, where=VIEWS)
     assert "\n" not in str(error.value)
-    lists = UserHistories.from_raw({7: ["a"]}, DataConfig(drop=(VIEWS,)), CATALOGUE)
+    lists = UserHistories.from_raw({7: ["a"]}, DataConfig(where=VIEWS), CATALOGUE)
     assert lists.histories.items.tolist() == [1]
 
 
 def test_rules_find_a_column_that_is_called_plainly() -> None:
-    rule = DropRows(reason="tests", column="who", matches="^test")
+    rule = {"tests": "who not like 'test%'"}
     log = pl.DataFrame({"user_id": ["test1", "b"], "item_id": ["a", "b"], "timestamp": [1, 2]})
-    found = read(log, columns=RENAMED, drop=(rule,))
+    found = read(log, columns=RENAMED, where=rule)
     assert found.user_ids.to_list() == ["b", "test1"]
     assert found.histories.lengths.tolist() == [1, 0]
 

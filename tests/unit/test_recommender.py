@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from recsys.config import Columns, DataConfig, DropRows
+from recsys.config import Columns, DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference import scorer as scorer_module
@@ -432,8 +432,7 @@ def test_scores_of_many_batches_are_those_of_each_user(
 
 
 def test_a_raw_log_and_its_purchases_get_the_same_recommendations(tiny_bundle: ModelBundle) -> None:
-    rule = DropRows(reason="views", column="event", matches="view")
-    data = DataConfig(drop=(rule,), duplicates="last", session_gap=10)
+    data = DataConfig(where={"views": "event <> 'view'"}, duplicates="last", session_gap=10)
     experiment = tiny_bundle.experiment.model_copy(update={"data": data})
     recommender = Recommender(replace(tiny_bundle, experiment=experiment))
     raw = pl.DataFrame(

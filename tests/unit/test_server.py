@@ -18,7 +18,6 @@ from recsys.config import (
     Columns,
     DataConfig,
     DotProduct,
-    DropRows,
     EvaluationConfig,
     Experiment,
     HSTUConfig,
@@ -171,7 +170,7 @@ def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> N
     )
     data = DataConfig(
         columns=Columns(user_id="customer", item_id="sku", timestamp="at"),
-        drop=(DropRows(reason="views", column="event", matches="view"),),
+        where={"views": "event <> 'view'"},
     )
     dataset = prepare(log, data, tmp_path / "data")
     experiment = Experiment(model=tiny_experiment(DotProduct()).model, data=data)

@@ -16,8 +16,15 @@ import pytest
 
 from recsys.config import Columns, DataConfig
 from recsys.data import sources
-from recsys.data.sources import DATASETS, NamedDataset, RemoteFile, load_source
+from recsys.data.sources import (
+    DATASETS,
+    NamedDataset,
+    RemoteFile,
+    find_named_dataset,
+    read_named,
+)
 from recsys.errors import InputError
+from tests.read_logs import read
 
 LOG = pl.DataFrame({"user_id": [1, 1], "item_id": [2, 3], "when": [5, 4]})
 NAMES = [dataset.name for dataset in DATASETS]
@@ -71,10 +78,15 @@ def url(folder: Path) -> Iterator[str]:
 
 
 def items_of(config: DataConfig, cache: Path) -> list[int]:
-    log, items = load_source("tiny", config, cache)
+    log, items = read_named(named("tiny"), config.mirror, cache)
     assert items is None
-    assert log.origin == "tiny"
-    return log.frame.collect("polars").to_polars()["item_id"].to_list()
+    return log.sort("user_id", "when")["item_id"].to_list()
+
+
+def named(name: str) -> NamedDataset:
+    dataset = find_named_dataset(name)
+    assert dataset is not None
+    return dataset
 
 
 @pytest.mark.usefixtures("tiny")
@@ -94,8 +106,7 @@ def test_folder_by_environment(
 @pytest.mark.usefixtures("tiny")
 def test_columns_of_the_config_take_precedence(folder: Path) -> None:
     config = DataConfig(mirror=str(folder), columns=Columns(timestamp="item_id", item_id="when"))
-    log, _ = load_source("tiny", config)
-    assert log.frame.collect("polars").to_polars()["item_id"].to_list() == [5, 4]
+    assert read("tiny", config).table()["item_id"].to_list() == [5, 4]
 
 
 @pytest.mark.usefixtures("tiny")
@@ -154,7 +165,7 @@ def test_no_mirror(setting: str | None, tmp_path: Path) -> None:
 )
 def test_unknown_name(wrong: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
-        load_source(wrong)
+        find_named_dataset(wrong)
     assert str(caught.value) == f"{wrong}: neither a file nor a named dataset; {hint}"
 
 
@@ -165,9 +176,7 @@ def test_paths_and_frames(tmp_path: Path) -> None:
         str(tmp_path / "log.csv"),
         LOG.rename({"when": "timestamp"}),
     ):
-        log, items = load_source(source)
-        assert log.rows == 2
-        assert items is None
+        assert read(source).rows == 2
 
 
 def test_online_retail_cleaning(tmp_path: Path) -> None:
@@ -193,10 +202,9 @@ def test_online_retail_cleaning(tmp_path: Path) -> None:
 
 def test_shop_needs_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECSYS_MIRROR", raising=False)
-    log, items = load_source("shop")
     shop = DATASETS[NAMES.index("shop")]
-    counts = log.frame.collect("polars").to_polars()
-    assert log.rows == shop.interactions
+    counts, items = read_named(shop)
+    assert len(counts) == shop.interactions
     assert counts["user_id"].n_unique() == shop.users
     assert counts["item_id"].n_unique() == shop.items
     assert items is not None
@@ -208,10 +216,10 @@ def test_shop_needs_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     "name", [name for name in NAMES if name not in ("shop", "online-retail-ii-lines")]
 )
 def test_counts_as_described(name: str, mirror: Path) -> None:
-    log, items = load_source(name, DataConfig(mirror=str(mirror)))
     dataset = DATASETS[NAMES.index(name)]
-    table = log.frame.collect("polars").to_polars()
-    assert log.rows == dataset.interactions
+    _, items = read_named(dataset, str(mirror))
+    table = read(name, DataConfig(mirror=str(mirror))).table()
+    assert len(table) == dataset.interactions
     assert table["user_id"].n_unique() == dataset.users
     assert table["item_id"].n_unique() == dataset.items
     assert (items is not None) == (name in ("ml-1m", "online-retail-ii"))

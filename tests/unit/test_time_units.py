@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from recsys.data.appending import append
-from recsys.data.engines import Engine
 from recsys.data.prepared import prepare
 
 START = 1_700_000_000
@@ -19,15 +18,12 @@ def log_of(*times: int) -> pl.DataFrame:
     return pl.DataFrame({"user_id": 1, "item_id": range(len(times)), "timestamp": times})
 
 
-@pytest.mark.parametrize("engine", ["memory", "disk"])
 @pytest.mark.parametrize(
     ("later", "unit"),
     [(START * 10**3, "milliseconds"), (START * 10**6, "microseconds")],
 )
-def test_two_units(
-    later: int, unit: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare(log_of(later, START), out=tmp_path / "data", engine=engine)
+def test_two_units(later: int, unit: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(log_of(later, START), out=tmp_path / "data")
     times = f"in seconds, such as {START} and in {unit}, such as {later}"
     assert f"column 'timestamp' has times {times}: {WARNS}" in caplog.text
 
@@ -51,19 +47,17 @@ def test_one_unit(times: list[int], tmp_path: Path, caplog: pytest.LogCaptureFix
 FAR = "has times outside of 1985 to 2128"
 
 
-@pytest.mark.parametrize("engine", ["memory", "disk"])
 @pytest.mark.parametrize("units", [1, 1000])
 @pytest.mark.parametrize(("far", "day"), [(0, "1970-01-01"), (253_402_300_799, "9999-12-31")])
 def test_a_time_that_stands_for_none(
     far: int,
     day: str,
     units: int,
-    engine: Engine,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     times = [START * units, START * units + 1, far * units]
-    prepare(log_of(*times), out=tmp_path / "data", engine=engine)
+    prepare(log_of(*times), out=tmp_path / "data")
     assert f"{FAR} in 1 of 3 interactions, such as {day} ({far * units}): if they" in caplog.text
 
 

@@ -23,9 +23,9 @@ from recsys.config import (
     TextFeature,
     VectorFeature,
 )
+from recsys.data.database import MISSING_WORDS
 from recsys.data.entity_tables import as_lists, is_vectors
-from recsys.data.log_columns import BOOLEANS, plain_text
-from recsys.data.missing import MISSING_WORDS
+from recsys.data.values import BOOLEANS, plain_text
 from recsys.errors import InputError, did_you_mean
 
 Entity = Literal["item", "interaction", "user"]

@@ -1,0 +1,170 @@
+"""DuckDB as this library uses it: closed to the outside, in UTC, with the rules for text as macros.
+
+Conditions come from strangers (a file of settings, a request). So a database reads the paths of its
+log alone, loads no extension, and its settings are locked; `recsys.data.where` lets through nothing
+but an expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import duckdb
+import polars as pl
+
+from recsys.errors import one_line
+from recsys.processors import usable_processors
+
+MISSING_WORDS = (
+    *("", "NULL", "Null", "null", "NA", "N/A", "n/a", "#N/A", "<NA>"),
+    *("None", "NaN", "nan", "-nan", "NaT", r"\N", "undefined", "(not set)"),
+)
+"""The words that stand for a missing id or time, as pandas, databases and trackers write them."""
+PLAIN_INTEGER = "0|-?[1-9][0-9]{0,17}"
+"""Text that is an integer of 64 bits; 007 is none."""
+_BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001))))
+_LEAST_MEMORY, _PER_THREAD = 1 << 27, 1 << 26
+_CLOSED = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",  # a name is never a variable of Python
+    "preserve_insertion_order": "true",  # ties are broken by the order of the rows
+}
+
+
+def name(column: str) -> str:
+    """Return the name of a column in SQL."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+def text(value: object) -> str:
+    """Return text in SQL."""
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def texts(values: Iterable[object]) -> str:
+    """Return a list of texts in SQL, in brackets."""
+    return "[" + ", ".join(map(text, values)) + "]"
+
+
+_ZONE = r"(?: *(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?))?"
+_ISO = (
+    r"\d{4}-\d{1,2}-\d{1,2}"
+    rf"(?:(?:T| +)\d{{1,2}}(?::\d{{2}}(?::\d{{2}}(?:[.,]\d+)?)?)?{_ZONE})?"
+    rf"|\d{{8}}T\d{{4}}(?:\d{{2}}(?:[.,]\d+)?)?{_ZONE}"
+)
+"""Times of ISO 8601, as databases write them too. DuckDB's own cast also takes other texts."""
+_REWRITTEN = (
+    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})(\d{2})", r"\1-\2-\3T\4:\5:\6"),
+    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", r"\1-\2-\3T\4:\5"),
+    (r"^(\S+) +(\d)", r"\1T\2"),
+    (r"(T\d{1,2})($|Z| *[+-]| *UTC| *GMT)", r"\1:00\2"),
+    (r"(:\d{2}),(\d)", r"\1.\2"),
+    (r" +([+-])", r"\1"),
+    (r" *(UTC|GMT)$", "Z"),
+)
+"""What makes of them a text that DuckDB reads."""
+_NUMBER = r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)"
+
+
+def _rewritten(sql: str) -> str:
+    for pattern, replacement in _REWRITTEN:
+        sql = f"regexp_replace({sql}, {text(pattern)}, {text(replacement)})"
+    return sql
+
+
+MACROS = {
+    "stripped(t)": f"trim(t, {text(_BLANKS)})",
+    "present(t)": f"case when stripped(t) not in ({', '.join(map(text, MISSING_WORDS))}) "
+    "then stripped(t) end",
+    # 007 is text, and so is what has more than 64 bits.
+    "is_plain(t)": f"regexp_full_match(t, {text(PLAIN_INTEGER)})",
+    "integer_in(t)": f"case when regexp_full_match(t, {text('[+-]?[0-9]+')}) "
+    "then try_cast(t as bigint) end",
+    "number_in(t)": f"case when regexp_full_match(t, {text(_NUMBER)}, 'i') "
+    "then try_cast(t as double) end",
+    "date_in(t)": f"case when regexp_full_match(t, {text(_ISO)}) then "
+    f"coalesce(try_cast(t as timestamptz), try_cast({_rewritten('t')} as timestamptz)) "
+    "at time zone 'UTC' end",
+    # // rounds to zero
+    "floored(n, units)": "(n - (n % units + units) % units) // units",
+}
+"""The rules for text, by name and argument, in SQL: dates are timestamps in UTC."""
+
+
+def database(
+    paths: Iterable[Path] = (),
+    work: Path | None = None,
+    memory: int | None = None,
+    *,
+    is_small: bool = False,
+) -> duckdb.DuckDBPyConnection:
+    """Return a database in memory that reads some paths, spills to a folder, and is closed else.
+
+    Args:
+        paths: the files and folders that it may read.
+        work: a folder for what does not fit in memory, and for files of the caller.
+        memory: the bytes that its tables may take.
+        is_small: whether one thread does it, without waiting for others.
+    """
+    threads = 1 if is_small else usable_processors()
+    config: dict[str, Any] = dict(_CLOSED)
+    if memory is not None:
+        memory = max(memory, _LEAST_MEMORY)
+        threads = max(1, min(threads, memory // _PER_THREAD // 2))
+        config["memory_limit"] = f"{memory}B"
+    base = duckdb.connect(config=config | {"threads": str(threads)})
+    allowed = [path.resolve() for path in paths]
+    folders = [*(path for path in allowed if path.is_dir()), *([work] if work else [])]
+    files = [path for path in allowed if not path.is_dir()]
+    base.execute("set TimeZone = 'UTC'")
+    base.execute("set enable_progress_bar = false")
+    base.execute(f"set temp_directory = {text(work / 'spilled' if work else '')}")
+    base.execute(f"set allowed_directories = {texts(folders)}")
+    base.execute(f"set allowed_paths = {texts(files)}")
+    base.execute("set enable_external_access = false")
+    base.execute("set lock_configuration = true")
+    for macro, rule in MACROS.items():
+        base.execute(f"create macro {macro} as {rule}")
+    return base
+
+
+@cache
+def _shared() -> duckdb.DuckDBPyConnection:
+    return database(is_small=True)
+
+
+def cursor() -> duckdb.DuckDBPyConnection:
+    """Return a connection for frames in memory, which reads no path; its tables must be temporary.
+
+    A database takes a tenth of a second to make, and a connection to one that is there nothing.
+    """
+    return _shared().cursor()
+
+
+def computed(values: pl.Series, expression: str) -> pl.Series:
+    """Return a SQL expression of each value, which is called ``v``, in their order.
+
+    >>> computed(pl.Series(["7", "x"]), "integer_in(v)").to_list()
+    [7, None]
+    """
+    with cursor() as connection:
+        connection.register("given", pl.DataFrame({"v": values}).to_arrow())
+        found = connection.sql(f"select {expression} as v from given").to_arrow_table()
+    return cast("pl.DataFrame", pl.from_arrow(found))["v"].alias(values.name)
+
+
+def reason(error: Exception) -> str:
+    r"""Return what an error of DuckDB says, without its advice on settings of DuckDB.
+
+    >>> reason(duckdb.ConversionException("Conversion Error: Could not convert\n\nLINE 1: select"))
+    'Could not convert'
+    """
+    said = str(error)
+    for end in ("\n\n", "Possible fixes", "Possible Solution", "LINE 1", "\n  file = "):
+        said = said.partition(end)[0]
+    kind, colon, rest = said.partition(" Error: ")
+    return one_line(rest if colon and "\n" not in kind and len(kind) < 40 else said, 500)

@@ -1,1 +1,0 @@
-"""Preparation of logs larger than memory: staged, sorted in partitions and split on disk."""

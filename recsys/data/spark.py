@@ -1,0 +1,268 @@
+"""A log in Spark: its workers keep rows and columns, and write Parquet; DuckDB does the rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from recsys.config import Columns, DataConfig
+from recsys.data.database import MISSING_WORDS, name
+from recsys.data.log import conditions_of
+from recsys.data.source_files import find_files, is_pattern
+from recsys.data.tables import OpenTable, TableSource, open_table
+from recsys.data.where import holds_nowhere
+from recsys.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Through these pyspark prints each error a second time, as pages of JSON."""
+_LONGEST = 500
+
+
+def is_spark_frame(source: object) -> TypeGuard[DataFrame]:
+    """Return whether this is a frame of Spark, of a session in this process or of Spark Connect."""
+    sql = sys.modules.get("pyspark.sql")  # who has a frame has loaded it
+    return sql is not None and isinstance(source, sql.DataFrame)
+
+
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """Yield the active session, or start one as the environment says, on this machine by default.
+
+    A session that is started here prints nothing, and is stopped at the end.
+
+    Raises:
+        ModuleNotFoundError: pyspark is not installed.
+        InputError: the session cannot be started.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only the engine Spark needs it
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers of this machine
+    builder: Any = SparkSession.builder.appName("recsys prepare")
+    for setting, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+    }.items():
+        builder = builder.config(setting, value)
+    with spark_errors("Spark"), _silent():
+        session: SparkSession = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def spark_errors(origin: str) -> Iterator[None]:
+    """Make one line of what goes wrong in Spark, without its warnings and records.
+
+    Raises:
+        InputError: Spark failed.
+    """
+    from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: I001, PLC0415
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - if both are missing, pyspark is named
+
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="pyspark")
+            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+            yield
+    except (PySparkException, PySparkRuntimeError, Py4JError) as error:
+        raise InputError(f"{origin}: Spark: {_reason(str(error))}") from error
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _reason(text: str) -> str:
+    r"""Return the line of an error that tells what went wrong.
+
+    >>> _reason("An error occurred while calling o1.collect.\n: org.X: Job aborted\n"
+    ...         "Caused by: java.io.IOException: no space\n\tat a.b\n")
+    'java.io.IOException: no space'
+    >>> _reason("\n  An exception was thrown:\nTraceback (most recent call last):\n"
+    ...         "  File x\nModuleNotFoundError: No module named 'polars'\n\nJVM stacktrace:")
+    "ModuleNotFoundError: No module named 'polars'"
+    """
+    lines = text.partition("JVM stacktrace:")[0].splitlines()
+    if any(line.startswith("Traceback") for line in lines):
+        last = [line for line in lines if line[:1].isalpha() and "Error" in line]
+        return one_line((last or lines)[-1], _LONGEST)
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return one_line(causes[-1].removeprefix("Caused by: "), _LONGEST)
+    said = [line.removeprefix(": ") for line in lines if line.strip()]
+    first = next((line for line in said if not line.startswith("An error occurred")), "failed")
+    return one_line(first, _LONGEST)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Send what a process that is started meanwhile prints to nowhere.
+
+    Java names its modules and Spark its log before any setting is read; what is printed later by
+    the process goes there too. The outputs of Python itself are as before afterwards.
+    """
+    kept = {number: os.dup(number) for number in (1, 2)}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number in kept:
+            os.dup2(nowhere, number)
+        yield
+    finally:
+        for number, copy in kept.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(nowhere)
+
+
+def spark_table(
+    source: TableSource, config: DataConfig, folder: Path, memory: int | None
+) -> OpenTable:
+    """Let Spark keep the rows of a log, and open the Parquet files that it writes.
+
+    The rows are in the order of the Parquet files that they come from, by path and by place; a
+    frame whose rows know no place is in the order in which Spark writes them.
+
+    Args:
+        source: a frame of Spark, or the path of Parquet files, for which the active session is
+            taken, or one started.
+        config: the settings of the log.
+        folder: an empty folder beside the dataset, which all machines of Spark share.
+        memory: the bytes that tables made of the log may take.
+
+    Raises:
+        InputError: the log is none that Spark reads, or Spark failed.
+        ModuleNotFoundError: pyspark is not installed.
+    """
+    origin = "the frame" if is_spark_frame(source) else str(source)
+    if not is_spark_frame(source):
+        _check_path(source)
+    if not config.header:
+        raise InputError("data.header: Spark reads Parquet, whose columns have names")
+    kept = folder.resolve() / "spark"
+    active = nullcontext() if is_spark_frame(source) else spark_session()
+    with spark_errors(origin), active as session:
+        dropped = _keep(source, config, origin, kept, session)
+    path = kept / "rows"
+    if not any(path.glob("*.parquet")):
+        raise InputError(f"{origin}: no rows")
+    opened = open_table(path, origin, work=folder, memory=memory)
+    names = [column for column in opened.types if column not in (_FILE, _INDEX)]
+    order = ""
+    if _FILE in opened.types:
+        order = f" order by {name(_FILE)}, {name(_INDEX)}"
+    query = f"select {', '.join(map(name, names))} from ({opened.query}){order}"
+    types = {column: opened.types[column] for column in names}
+    return replace(
+        opened, query=query, types=types, dropped=dropped, is_ordered=_FILE in opened.types
+    )
+
+
+_FILE, _INDEX = "file of the row", "number in the file"
+
+
+def _check_path(source: TableSource) -> None:
+    """Check that a source is what Spark can read with numbered rows: Parquet files by their path.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            "engine='spark': prepares Spark frames and Parquet files: write this frame to Parquet"
+        )
+    first = find_files(source)[0]
+    if first.kind != "Parquet" or first.compression is not None:
+        kind = f"compressed {first.kind}" if first.compression else first.kind
+        raise InputError(
+            f"{source}: engine='spark' reads Parquet, whose rows have numbers, not {kind}: write "
+            "it to Parquet, or leave out engine='spark'"
+        )
+
+
+def _keep(
+    source: TableSource,
+    config: DataConfig,
+    origin: str,
+    folder: Path,
+    session: SparkSession | None,
+) -> dict[str, int]:
+    """Let Spark's workers write the rows that are left; return how many each condition drops."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 - an extra
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    if session is None:
+        rows: DataFrame = source  # type: ignore[assignment]
+    else:
+        reader = session.read.option("mergeSchema", "true")
+        path = Path(source)  # type: ignore[arg-type]
+        if not path.is_file():  # folders such as day=2024-01-05 hold a column
+            while is_pattern(path) or not path.is_dir():
+                path = path.parent
+            reader = reader.option("basePath", f"file://{path.resolve()}")
+        rows = reader.parquet(*(_url(file.path) for file in find_files(source)))  # type: ignore[arg-type]
+    columns = list(map(_column, rows.columns))
+    conditions = conditions_of(config, rows.columns, origin)
+    try:
+        rows = rows.select(
+            *columns,
+            F.col("_metadata.file_path").alias(_FILE),
+            F.col("_metadata.row_index").alias(_INDEX),
+        )
+        rows.schema  # noqa: B018 - asks Spark whether its rows have places
+    except AnalysisException:
+        rows = rows.select(*columns)
+    columns_of_ids = config.columns or Columns()
+    for column in {columns_of_ids.user_id, columns_of_ids.item_id} & {
+        field.name for field in rows.schema if field.dataType.simpleString() == "string"
+    }:  # words such as NULL are missing ids, which a condition may ask for
+        value = _column(column)
+        rows = rows.withColumn(column, F.when(~F.trim(value).isin(*MISSING_WORDS), value))
+    dropped, left = {}, rows.count() if conditions else 0
+    for reason, condition in conditions.items():
+        if condition.compares_rows:
+            raise condition.refused(
+                "compares a row with others, which Spark's workers cannot: filter the frame"
+            )
+        rows = rows.filter(condition.sql.replace(chr(34), "`"))
+        before, left = left, rows.count()
+        dropped[reason] = before - left
+        if before and not left:
+            raise holds_nowhere(condition.written, "in Spark", before, origin)
+    rows.write.parquet(f"file://{folder / 'rows'}")
+    return dropped
+
+
+def _url(path: Path) -> str:
+    r"""Return a path in Spark's words, with no character of it taken for a pattern.
+
+    >>> _url(Path("/logs/day [1].parquet"))
+    'file:///logs/day \\[1\\].parquet'
+    """
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", f"file://{path.resolve()}")
+
+
+def _column(column: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return F.col("`" + column.replace("`", "``") + "`")
