@@ -47,6 +47,8 @@ TableSource = str | os.PathLike[str] | IntoFrame
 """A file (.csv .tsv .txt .dat .inter .parquet .jsonl .ndjson, also .gz and .zst), a folder of
 parts, a pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
+_UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError)
+"""What comes of a file that cannot be read; the last of names in a damaged one."""
 _SAMPLE = 1 << 16
 """Bytes at the beginning of a text file that are looked at."""
 _LONGEST_LINE = 2_000_000
@@ -203,7 +205,7 @@ class OpenTable:
         """Make one line of what can go wrong when rows are read."""
         try:
             yield
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise refused(error, self.origin, self.kind) from error
 
 
@@ -219,7 +221,8 @@ def read_table(
         InputError: no such file, an unknown extension, a broken file, a missing column, or a
             duplicate column name.
     """
-    return open_table(source, origin, encoding=encoding).read(columns)
+    table = open_table(source, origin, encoding=encoding)
+    return table.read(columns or table.names)  # all of them, or a refusal of one
 
 
 def open_table(
@@ -262,7 +265,7 @@ def open_table(
             found = _open_json(files, connection, origin)
         else:
             found = _open_texts(files, connection, origin, header, encoding, folder.path)
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
+    except _UNREADABLE as error:
         raise refused(error, origin, kind) from error
     twice = _same_names([*found.types, *found.unreadable])
     if twice is not None:
@@ -720,7 +723,7 @@ def _open_parquet(
             if (twice := _same_names(own)) is not None:
                 raise InputError(f"{place}: two columns are named {twice}")
             schemas.append((_types(connection, query), file.path, place))
-        except (duckdb.Error, pa.ArrowException) as error:
+        except _UNREADABLE as error:
             raise refused(error, place, "Parquet") from error
     types: dict[str, str] = {}
     lacking: dict[str, str] = {}
@@ -769,7 +772,7 @@ def _agreed(
     """
     holders: dict[str, str] = {}
     for own, _, place in schemas:
-        if column in own:
+        if "NULL" not in own.get(column, "NULL"):
             holders.setdefault(own[column], place)
     kind = common_type(holders)
     if kind is None:

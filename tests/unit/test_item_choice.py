@@ -97,7 +97,7 @@ def test_a_condition_over_columns_of_the_items(
     [
         ("kynd == 'shoe'", r"^where .*no column 'kynd'; did you mean 'kind'\?"),
         ("price <", "^where 'price <': cannot be read as SQL"),
-        ("price > 100", "^where 'price > 100': holds for none of the 5 rows of the item table"),
+        ("price > 100", "^where 'price > 100': holds for none of the 5 items"),
         ("price + 1", "must be true or false for each row of the item table"),
     ],
 )

@@ -97,7 +97,7 @@ def test_the_fingerprint_is_stable(tmp_path: Path) -> None:
             "timestamp": [1, 1, 2, 3, 1, 2, 3, 4, 5, 6],
         }
     )
-    expected = "f7194287a460f267b6764c2ee4d99dec5d1c351f387dec2770dad03c8029d36e"
+    expected = "105dfcb3a38802b76739c2104eee47ccd6b8bdab7c9eea773bb263f3eb50f3fc"
     assert prepare(log, DataConfig(), tmp_path / "out").fingerprint == expected
 
 

@@ -187,9 +187,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("table", "words"), REFUSED.values(), ids=REFUSED)
 def test_frames_are_refused_by_name(table: Any, words: str, tmp_path: Path) -> None:
-    named = {"user": "user_id", "item": "item_id", "time": "timestamp"}
     with pytest.raises(InputError, match=words):
-        recsys.prepare(table, out=tmp_path / "out", **named)
+        recsys.prepare(
+            table, out=tmp_path / "out", user="user_id", item="item_id", time="timestamp"
+        )
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "cp1250", "shift_jis"])
