@@ -396,28 +396,28 @@ class _Stage:
 
         Words such as NULL are missing ids, which a condition may ask for.
         """
-        rows = self.count()
-        for number, (reason, condition) in enumerate(conditions.items()):
+        rows, every = self.count(), self.condition
+        for reason, condition in conditions.items():
             choices = {}
             for column in condition.columns:
-                kind = self.types.get(column, "BIGINT")
-                facts = None
-                if kind == "VARCHAR":
-                    facts = self.log.first(
-                        f"select {text_facts(column)} from staged where {self.condition_of_all}"
-                    )
+                kind, facts = self.types.get(column, "BIGINT"), None
+                if kind == "VARCHAR" and column in condition.beside_text:
+                    facts = (1, 0, 0, 0)  # it is text, whatever it looks like
+                elif kind == "VARCHAR":
+                    query = f"select {text_facts(column)} from staged where {every}"
+                    facts = self.log.first(query)
                 choices[column] = choices_of(column, kind, facts)
                 if column in (self.roles["user_id"], self.roles["item_id"]) and kind == "VARCHAR":
                     choices[column][1] = f"present({name(column)})"
             select_rows(
-                self.log.connection,
-                "staged",
-                condition,
-                choices,
-                self.source.origin,
-                f"held_{number}",
+                self.log.connection, "staged", condition, choices, self.source.origin, "holding"
             )
-            self.condition += f" and rowid in (select row_id from held_{number})"
+            self.log.connection.execute(
+                "create or replace temp table chosen as select rowid as row_id from staged "
+                f"where {self.condition} and rowid in (select row_id from holding)"
+            )
+            self.log.connection.execute("create or replace temp table held as from chosen")
+            self.condition = "rowid in (select row_id from held)"
             left = self.count()
             self.log.dropped[reason] = rows - left
             if rows and not left:
@@ -426,11 +426,6 @@ class _Stage:
                 error.users = self.log.all_users
                 raise error
             rows = left
-
-    @property
-    def condition_of_all(self) -> str:
-        """What holds for all rows that are not blank."""
-        return self.condition.partition(" and rowid in ")[0]
 
     # --- Types -----------------------------------------------------------------------------------
 
