@@ -222,7 +222,9 @@ def read_table(
             duplicate column name.
     """
     table = open_table(source, origin, encoding=encoding)
-    return table.read(columns or table.names)  # all of them, or a refusal of one
+    if not columns and not table.kind:  # of a frame all columns are read, or one is refused
+        table.present(list(table.unreadable))
+    return table.read(columns)
 
 
 def open_table(

@@ -47,20 +47,6 @@ def test_one_unit(times: list[int], tmp_path: Path, caplog: pytest.LogCaptureFix
 FAR = "has times outside of 1985 to 2128"
 
 
-@pytest.mark.parametrize("units", [1, 1000])
-@pytest.mark.parametrize(("far", "day"), [(0, "1970-01-01"), (253_402_300_799, "9999-12-31")])
-def test_a_time_that_stands_for_none(
-    far: int,
-    day: str,
-    units: int,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    times = [START * units, START * units + 1, far * units]
-    prepare(log_of(*times), out=tmp_path / "data")
-    assert f"{FAR} in 1 of 3 interactions, such as {day} ({far * units}): if they" in caplog.text
-
-
 @pytest.mark.parametrize(
     "times", [[0, 1, START], [-5, 0, 7], [START, 2**32], [10**8, 0, START]], ids=str
 )
