@@ -51,7 +51,10 @@ def open_frame(frame: Any, origin: str) -> tuple[pa.Table, dict[str, str], tuple
 def _as_arrow(frame: Any, unreadable: dict[str, str]) -> pa.Table:
     """Return a frame as Arrow data, without columns of Python objects and of floats of 16 bits."""
     if is_pandas_dataframe(frame):
-        return pa.Table.from_pandas(frame, preserve_index=False)
+        # Arrow's own conversion of zones is deprecated.
+        zoned = frame.select_dtypes("datetimetz").columns
+        plain = {name: frame[name].dt.tz_convert(None) for name in zoned}
+        return pa.Table.from_pandas(frame.assign(**plain), preserve_index=False)
     known = nw.from_native(frame)
     if isinstance(known, nw.LazyFrame):
         known = known.collect("polars" if known.implementation.is_polars() else "pyarrow")
@@ -130,9 +133,6 @@ def _plain_pandas(frame: Any, origin: str) -> tuple[Any, dict[str, str]]:
             except (pa.ArrowException, *NO_COLUMN) as error:
                 how = "text makes a column of them, with .astype(str)"
                 unreadable[name] = f"has values of no common type ({first_line(error)}): {how}"
-    for name, dtype in frame.dtypes.items():  # Arrow's own conversion of zones is deprecated
-        if types.is_datetime64_any_dtype(dtype) and getattr(dtype, "tz", None) is not None:
-            texts[name] = frame[name].dt.tz_convert(None)
     frame = frame.assign(**texts) if texts else frame
     return frame.drop(columns=list(unreadable)) if unreadable else frame, unreadable
 

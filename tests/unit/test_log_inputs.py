@@ -475,10 +475,6 @@ REFUSED: dict[str, tuple[Writer, list[str]]] = {
         ["time_format: must give year, month and day, such as %d.%m.%Y %H:%M, or be number, not"],
     ),
     "a form that is none": (lines(BASE, time_format="DD.MM.YYYY"), ["must give year, month"]),
-    "a form that polars cannot read": (
-        lines(BASE.replace(f"{START}", "31.12.2024 10"), time_format="%d.%m.%Y %M"),
-        ["data.time_format='%d.%m.%Y %M': cannot be read", "both hour and minute"],
-    ),
     "an id that a spreadsheet has rounded": (
         lines(f"customer_id,sku,ts\n1,8.9012E+12,{START}\n1,71053,{START}\n"),
         ["'sku': '8.9012E+12' is a long number that a spreadsheet has rounded", "as text"],
