@@ -20,7 +20,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import CLOSER_LOOKS, GuessedColumns, MoreRows, guess_columns
 from recsys.data.database import MISSING_WORDS, database, name, text
-from recsys.data.tables import OpenTable, as_polars, decoded
+from recsys.data.tables import OpenTable, as_polars, decoded, typed
 from recsys.data.times import (
     date_of_form,
     first_date,
@@ -389,7 +389,8 @@ class _Stage:
         column = self.roles["user_id"]
         ids = f"present({name(column)})" if self.types[column] == "VARCHAR" else name(column)
         query = f"select distinct {ids} as {name(column)} from staged where {self.condition}"
-        return as_polars(self.log.connection.sql(query).to_arrow_table())[column].drop_nulls()
+        users = as_polars(self.log.connection.sql(query).to_arrow_table())
+        return (typed(users) if self.source.is_text else users)[column].drop_nulls()
 
     def drop_by(self, conditions: Mapping[str, Condition]) -> None:
         """Drop the rows for which a condition does not hold.
