@@ -275,7 +275,11 @@ def _tokens(
 
 
 def _new_array(path: Path, rows: int, dtype: type[np.generic]) -> np.memmap[Any, Any]:
-    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(rows,))
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(rows,))
+    if hasattr(os, "posix_fallocate"):  # a full disk would end the process at a write later
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def _write(
