@@ -12,7 +12,7 @@ import polars as pl
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
 from recsys.data.arrays import OUTSIDE, KnownIds
 from recsys.data.audit import measure_drift
-from recsys.data.database import database
+from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import named_plainly, with_ids_of_log
 from recsys.data.histories import PAD
 from recsys.data.log import (
@@ -90,7 +90,11 @@ def append(
     """
     path = checked_path(dataset)
     Manifest.read(path)  # before a lock is taken beside a path that is no dataset
-    with sole_use(path, "appends to it", PATIENCE), work_folder(path) as folder:
+    with (
+        sole_use(path, "appends to it", PATIENCE),
+        work_folder(path) as folder,
+        in_one_line(str(path)),
+    ):
         old = PreparedDataset.open(path)
         config = with_words(old.config, {"encoding": encoding})
         table, _, config = open_log(source, config, folder)

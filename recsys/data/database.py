@@ -7,7 +7,10 @@ but an expression.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +18,7 @@ from typing import Any, cast
 import duckdb
 import polars as pl
 
-from recsys.errors import one_line
+from recsys.errors import InputError, one_line
 from recsys.processors import usable_processors
 
 MISSING_WORDS = (
@@ -171,3 +174,30 @@ def reason(error: Exception) -> str:
         said = said.partition(end)[0]
     kind, colon, rest = said.partition(" Error: ")
     return one_line(rest if colon and "\n" not in kind and len(kind) < 40 else said, 500)
+
+
+def exhausted(error: Exception, origin: str) -> InputError | None:
+    """Return the error that memory or the disk is exhausted; None if it is another error."""
+    said = str(error)
+    if os.strerror(errno.ENOSPC) in said or "max_temp_directory_size" in said:
+        return InputError(f"{origin}: cannot be prepared: the disk is full")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return InputError(
+            f"{origin}: cannot be prepared in the memory that it may take: allow more with --memory "
+            "(in Python memory=)"
+        )
+    return None
+
+
+@contextmanager
+def in_one_line(origin: str) -> Iterator[None]:
+    """Make one line of what can go wrong in DuckDB when a log is prepared.
+
+    Raises:
+        InputError: memory or the disk is exhausted, or DuckDB has failed otherwise.
+    """
+    try:
+        yield
+    except duckdb.Error as error:
+        known = exhausted(error, origin)
+        raise known or InputError(f"{origin}: cannot be prepared: {reason(error)}") from error

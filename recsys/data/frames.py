@@ -67,8 +67,12 @@ def _as_arrow(frame: Any, unreadable: dict[str, str]) -> pa.Table:
         unreadable |= dict.fromkeys(
             {*short} - {*exact}, "has 16-bit floats of 2**11 or more, which are not exact"
         )
-        native = native.drop(list(unreadable), strict=False)
-        known = nw.from_native(native.with_columns(pl.col(exact).cast(pl.Float64)))
+        large = [name for name, kind in native.schema.items() if str(kind).endswith("Int128")]
+        whole = [native[name].cast(pl.Int64, strict=False) for name in large]
+        too_large = [c.name for c in whole if c.null_count() > native[c.name].null_count()]
+        unreadable |= dict.fromkeys(too_large, "has integers of more than 64 bits")
+        native = native.with_columns(*whole, pl.col(exact).cast(pl.Float64))
+        known = nw.from_native(native.drop(list(unreadable), strict=False))
     return known.to_arrow()
 
 

@@ -37,7 +37,6 @@ from recsys.data.where import (
     kinds_in,
     parse,
     select_rows,
-    text_facts,
 )
 from recsys.errors import InputError
 from recsys.folders.digests import table_sha256_of_parts
@@ -401,13 +400,10 @@ class _Stage:
         for reason, condition in conditions.items():
             choices = {}
             for column in condition.columns:
-                kind, facts = self.types.get(column, "BIGINT"), None
-                if kind == "VARCHAR" and column in condition.beside_text:
-                    facts = (1, 0, 0, 0)  # it is text, whatever it looks like
-                elif kind == "VARCHAR":
-                    query = f"select {text_facts(column)} from staged where {every}"
-                    facts = self.log.first(query)
-                choices[column] = choices_of(column, kind, facts)
+                kind = self.types.get(column, "BIGINT")
+                choices[column] = choices_of(
+                    self.log.connection, "staged", condition, column, kind, every
+                )
                 if column in (self.roles["user_id"], self.roles["item_id"]) and kind == "VARCHAR":
                     choices[column][1] = f"present({name(column)})"
             select_rows(
@@ -673,7 +669,7 @@ class _Stage:
             return f"{sql}::bigint"
         if kind in _EXACT or kind.startswith("DECIMAL"):
             return f"{sql}::double"
-        if kind.endswith("]") and "STRUCT" not in kind and "MAP" not in kind and "BLOB" not in kind:
+        if kind.endswith("]") and not any(m in kind[:-2] for m in ("STRUCT", "MAP", "BLOB", "[")):
             return f"{sql}::varchar[]"
         if kind in ("BLOB", "INTERVAL") or "(" in kind or kind.endswith("]"):
             raise InputError(

@@ -23,6 +23,7 @@ from recsys.data.arrays import (
     dataset_fingerprint,
     write_contents,
 )
+from recsys.data.database import in_one_line
 from recsys.data.entity_tables import feature_tables
 from recsys.data.frames import readable_again
 from recsys.data.histories import PAD
@@ -86,7 +87,8 @@ def write_dataset(
         table, named_items, config = open_log(
             source, config, folder, memory_setting(memory), engine
         )
-        with stage(f"preparing {table.origin}", 4, even=False) as progress:
+        name = table.origin
+        with in_one_line(name), stage(f"preparing {name}", 4, even=False) as progress:
             progress.say("reading")
             columns, settled = settle(table, config)
             log = read_log(table, settled, columns)

@@ -28,10 +28,14 @@ _CLASSES = {
     *("BETWEEN", "CASE", "WINDOW", "TYPE"),
 }
 """What a condition may consist of, in the words of DuckDB's parser."""
+_ORDERS = {f"COMPARE_{order}THAN" for order in ("GREATER", "LESS")}
+_ORDERS |= {f"{order}OREQUALTO" for order in _ORDERS} | {"COMPARE_BETWEEN"}
 _MOST_CHOICES = 64
 _GROWING = {"version", "repeat", "range", "generate_series", "lpad", "rpad", "bar"}
-_GROWING |= {"list_resize", "array_resize"}
+_GROWING |= {"list_resize", "array_resize", "printf", "format", "bitstring", "to_base"}
 """Functions that make gigabytes of a few letters, and one that tells of this machine."""
+_NUMBERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE"}
+_NUMBERS |= {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
 _SHOWN = 5
 _ROW = "number of the row"
 
@@ -54,6 +58,9 @@ class Condition:
     """The columns that it reads."""
     beside_text: frozenset[str]
     """Those that it compares with text, so that 007 is not 7."""
+    ordered_beside_digits: frozenset[str]
+    """Those of them that it orders beside a number in quotes, such as '9', which as text is after
+    '10'."""
     compares_rows: bool
     """Whether it has a window, such as avg(price) over ()."""
 
@@ -110,6 +117,12 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
         sql,
         tuple(dict.fromkeys(column for column, *_ in columns)),
         frozenset(column for node in nodes for column in _beside_text(node)),
+        frozenset(
+            column
+            for node in nodes
+            if node["type"] in _ORDERS and any(map(_is_number, _texts_in(node)))
+            for column in _beside_text(node)
+        ),
         any(node["class"] == "WINDOW" for node in nodes),
     )
 
@@ -168,19 +181,26 @@ def _functions(*kinds: str) -> frozenset[str]:
     return frozenset(found) | frozenset(() if kinds == ("scalar",) else numbering)
 
 
-def _beside_text(node: Mapping[str, Any]) -> list[str]:
-    """Return the columns that a comparison or a function compares with text."""
-    if node["class"] in ("CAST", "CASE", "CONJUNCTION"):
-        return []
+def _sides(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     sides = [value for value in node.values() if isinstance(value, dict)]
     sides += node.get("children") or []
-    sides += [argument["expression"] for argument in node.get("arguments") or []]
-    is_text = any(
-        side.get("class") == "CONSTANT" and side["literal"].get("kind") == "STRING"
-        for side in sides
-    )
-    columns = [side["column_names"][0] for side in sides if side.get("class") == "COLUMN_REF"]
-    return columns if is_text else []
+    return sides + [argument["expression"] for argument in node.get("arguments") or []]
+
+
+def _texts_in(node: Mapping[str, Any]) -> list[str]:
+    literals = [side["literal"] for side in _sides(node) if side.get("class") == "CONSTANT"]
+    return [str(literal["text"]) for literal in literals if literal.get("kind") == "STRING"]
+
+
+def _is_number(written: str) -> bool:
+    return re.fullmatch(r" *[+-]?[0-9.]+ *", written) is not None
+
+
+def _beside_text(node: Mapping[str, Any]) -> list[str]:
+    """Return the columns that a comparison or a function compares with text."""
+    if node["class"] in ("CAST", "CASE", "CONJUNCTION") or not _texts_in(node):
+        return []
+    return [side["column_names"][0] for side in _sides(node) if side.get("class") == "COLUMN_REF"]
 
 
 def select_rows(
@@ -231,18 +251,47 @@ def select_rows(
     raise condition.refused(f"{reason(refused)} ({kinds}){dated}") from refused
 
 
-def choices_of(column: str, kind: str, facts: Sequence[int] | None) -> list[str]:
+def choices_of(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    condition: Condition,
+    column: str,
+    kind: str,
+    among: str = "true",
+) -> list[str]:
     """Return what a column may be in a condition, in SQL: as its values look, and as text.
 
     Args:
-        column: its name.
+        connection: has the table.
+        table: its name.
+        condition: the condition.
+        column: the name of the column.
         kind: its type in the table.
-        facts: of text, how many values are present, integers, numbers and dates; else None.
+        among: which rows tell what its values look like, in SQL.
+
+    Raises:
+        InputError: the condition orders numbers as text, where 10 is before 9.
     """
     quoted = name(column)
-    if facts is None:
+    is_number = kind in _NUMBERS or kind.startswith("DECIMAL")
+    total = integers = numbers = dates = 0
+    in_order = column in condition.ordered_beside_digits
+    if kind == "VARCHAR" and (in_order or column not in condition.beside_text):
+        value = f"present({quoted})"
+        total, integers, numbers, dates = connection.execute(
+            f"select count({value}), count(integer_in({value})), count(number_in({value})), "
+            f"count(date_in({value})) from {table} where {among}"
+        ).fetchall()[0]
+        is_number = numbers == total > 0
+    if in_order and is_number:
+        raise condition.refused(
+            f"column {column!r} has numbers: write the one beside it without quotes, since text is "
+            "ordered letter by letter, 10 before 9"
+        )
+    if kind != "VARCHAR":
         return [quoted, as_text(quoted, kind)]
-    total, integers, numbers, dates = facts
+    if column in condition.beside_text:
+        return [quoted, f"stripped({quoted})"]  # it is text, whatever it looks like
     typed = {
         f"integer_in(present({quoted}))": integers,
         f"number_in(present({quoted}))": numbers,
@@ -250,15 +299,6 @@ def choices_of(column: str, kind: str, facts: Sequence[int] | None) -> list[str]
     }
     looks = next((sql for sql, count in typed.items() if count == total), quoted)
     return [looks, f"stripped({quoted})"]
-
-
-def text_facts(column: str) -> str:
-    """Return the facts of a column of text that `choices_of` takes, as aggregates in SQL."""
-    value = f"present({name(column)})"
-    return (
-        f"count({value}), count(integer_in({value})), count(number_in({value})), "
-        f"count(date_in({value}))"
-    )
 
 
 def keep_where(
@@ -285,13 +325,10 @@ def keep_where(
         connection.register("given", used.to_arrow())
         connection.execute("create temp table tested as select * from given")
         kinds = dict(zip(used.columns, map(str, connection.table("tested").types), strict=True))
-        choices = {}
-        for column in condition.columns:
-            facts = None
-            if kinds[column] == "VARCHAR":
-                query = f"select {text_facts(column)} from tested"
-                facts = connection.execute(query).fetchall()[0]
-            choices[column] = choices_of(column, kinds[column], facts)
+        choices = {
+            column: choices_of(connection, "tested", condition, column, kinds[column])
+            for column in condition.columns
+        }
         select_rows(connection, "tested", condition, choices, origin, "held")
         held = connection.sql("select row_id from held order by row_id").fetchnumpy()["row_id"]
     return table[held], len(table) - len(held)

@@ -54,6 +54,8 @@ ATTACKS = [
     "error('x')",
     "repeat('x', 4000000000) = 'x'",
     "len(range(100000000000)) = 1",
+    "printf('%1000000000d', 1) = 'x'",
+    "format('{:1000000000d}', 1) = 'x'",
     "list_transform([1], x -> x) = [1]",
     "given.price > 1",
     "rowid > 1",
@@ -82,6 +84,33 @@ def test_the_database_itself_reads_no_other_path(where: str, tmp_path: Path) -> 
     with pytest.raises(InputError):
         table.rows("install httpfs")
     assert where
+
+
+@pytest.mark.parametrize("codes", [["1", "10", "9"], [1, 10, 9], ["1.5", None, " 2"]])
+@pytest.mark.parametrize(
+    "where", ["code > '1'", "'2' <= code", "code between '1' and '9'", "not code < '2'"]
+)
+def test_numbers_are_not_put_in_order_as_text(codes: list[Any], where: str) -> None:
+    """'9' is after '10' as text: the rows would be others, without a word."""
+    with pytest.raises(InputError, match="column 'code' has numbers: write the one beside it"):
+        keep_where(pl.DataFrame({"code": codes}), where, "the log")
+
+
+def test_text_is_put_in_order_as_text() -> None:
+    days = pl.DataFrame({"day": ["2024-01-05", "2024-02-05"], "code": ["7a", "10"]})
+    assert keep_where(days, "day > '2024-01-31'", "the log")[1] == 1
+    assert keep_where(days, "code > '1'", "the log")[1] == 0
+
+
+def test_memory_that_is_exhausted_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recsys.data.database._LEAST_MEMORY", 1 << 23)
+    numbers = np.arange(100_000)
+    log = pl.DataFrame({"user_id": numbers // 4, "item_id": numbers % 9, "timestamp": numbers})
+    with pytest.raises(InputError, match=r"the frame: .* the memory that it may take: allow more"):
+        recsys.prepare(log, out=tmp_path / "out", memory=1)
+    assert not (tmp_path / "out").exists()
 
 
 WRITTEN: dict[str, list[int]] = {
