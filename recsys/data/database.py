@@ -183,8 +183,8 @@ def exhausted(error: Exception, origin: str) -> InputError | None:
         return InputError(f"{origin}: cannot be prepared: the disk is full")
     if isinstance(error, duckdb.OutOfMemoryException):
         return InputError(
-            f"{origin}: cannot be prepared in the memory that it may take: allow more with --memory "
-            "(in Python memory=)"
+            f"{origin}: cannot be prepared in the memory that it may take: allow more with "
+            "--memory (in Python memory=)"
         )
     return None
 

@@ -370,8 +370,8 @@ def likely_integers(batch: pl.DataFrame) -> tuple[set[str], set[str]]:
 
 def refused(error: Exception, origin: str, kind: str) -> InputError:
     """Return what went wrong in DuckDB as one line, with the file and the line if it names them."""
-    if (known := exhausted(error, origin)) is not None:
-        return known
+    if (full := exhausted(error, origin)) is not None:
+        return full
     said = str(error)
     file = re.search(r"^  file = (.*)$", said, re.MULTILINE)
     line = re.search(r"CSV Error on Line: (\d+)", said)

@@ -102,9 +102,7 @@ def test_text_is_put_in_order_as_text() -> None:
     assert keep_where(days, "code > '1'", "the log")[1] == 0
 
 
-def test_memory_that_is_exhausted_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_exhausted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.data.database._LEAST_MEMORY", 1 << 23)
     numbers = np.arange(100_000)
     log = pl.DataFrame({"user_id": numbers // 4, "item_id": numbers % 9, "timestamp": numbers})
