@@ -49,7 +49,7 @@ def server(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Iterator[
         (b'{"history": ["hat"], "log": []}', 422, "no history"),
         (b'{"user_id": "zoe"}', 422, "'zoe' is not in the dataset"),
         (b'{"log": [{}]}', 422, "item_id"),
-        (b'{"log": [{"item_id": 1.5, "timestamp": 1}]}', 422, "not Float64"),
+        (b'{"log": [{"item_id": 1.5, "timestamp": 1}]}', 422, "ids must be integers or text"),
         (b'{"log": [{"item_id": "hat", "timestamp": null}]}', 422, "missing"),
         (b'{"history": ["hat"], "allow": ["unknown"], "k": 1}', 422, "'unknown' is not in the"),
         (b'{"history": [' + b'"hat",' * 50 + b'"hat"]}', 422, "at most 50"),
