@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -127,7 +127,8 @@ def database(
     folders = [*(path for path in allowed if path.is_dir()), *([work] if work else [])]
     files = [path for path in allowed if not path.is_dir()]
     base.execute("set TimeZone = 'UTC'")
-    base.execute("set enable_progress_bar = false")
+    with suppress(duckdb.Error):  # a notebook without ipywidgets has no bar, and refuses
+        base.execute("set enable_progress_bar = false")
     base.execute(f"set temp_directory = {text(work / 'spilled' if work else '')}")
     base.execute(f"set allowed_directories = {texts(folders)}")
     base.execute(f"set allowed_paths = {texts(files)}")
