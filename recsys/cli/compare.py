@@ -10,7 +10,17 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from recsys.cli.options import Bundle, BundleData, HeldOutPart, Json, Uri, command, open_beside
+from recsys.cli.options import (
+    Bundle,
+    BundleData,
+    HeldOutPart,
+    Json,
+    Set,
+    Uri,
+    command,
+    open_beside,
+    read_experiment,
+)
 from recsys.config import GivenItems, TrackingConfig
 from recsys.console import show_comparison, show_rows, show_segments
 from recsys.data.prepared import PreparedDataset
@@ -21,8 +31,12 @@ logger = logging.getLogger(__name__)
 
 
 @command("evaluate", "Evaluate and compare")
-def evaluate_bundle(
-    bundle: Bundle,
+def evaluate_held_out(
+    bundle: Annotated[
+        Path | None,
+        Argument(help="Folder of a trained model, runs/NAME, or models:/NAME@ALIAS."),
+    ] = None,
+    *,
     data: BundleData,
     part: HeldOutPart = "test",
     candidates: Annotated[
@@ -33,12 +47,38 @@ def evaluate_bundle(
         ),
     ] = None,
     out: Annotated[Path | None, Option(help="File for the rank table: .parquet.")] = None,
+    predictions: Annotated[
+        Path | None,
+        Option(
+            help="Scores of another system in place of a model: a table of user_id, item_id and "
+            "score, with lists of any length. They are tracked as a run, for recsys compare."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, Option(help="With --predictions: name of the run; default: the file's.")
+    ] = None,
+    overrides: Set = None,
+    uri: Uri = None,
     as_json: Json = False,
 ) -> None:
     """Rank held-out targets with a trained model; show recall, NDCG and MRR with intervals.
 
     Ranks are exact and over the full catalogue, unless the config names candidates.
+
+    With --predictions the test targets are ranked by the scores of another system, under the
+    protocol of the dataset and --set evaluation.seen=allow. Items without a score rank below all
+    with one, and tie.
     """
+    if predictions is not None:
+        if bundle is not None or out is not None or candidates is not None or part != "test":
+            raise InputError(
+                "evaluate: --predictions takes --data, --name, --set and --tracking-uri, and ranks "
+                "the test targets"
+            )
+        _evaluate_predictions(predictions, data, name, overrides, uri, as_json)
+        return
+    if bundle is None or name is not None or overrides or uri is not None:
+        raise InputError("evaluate: needs a trained model, or --predictions FILE and its options")
     from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
     from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.metrics import metric_names
@@ -66,6 +106,36 @@ def evaluate_bundle(
     show_rows(
         [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
     )
+
+
+def _evaluate_predictions(
+    file: Path,
+    data: Path,
+    name: str | None,
+    overrides: list[str] | None,
+    uri: str | None,
+    as_json: bool,
+) -> None:
+    from recsys.experiments.predictions import evaluate_predictions
+
+    dataset = PreparedDataset.open(data)
+    named = [f"name={name or file.name.partition('.')[0]}"]
+    experiment = read_experiment(None, [*named, *(overrides or [])], uri)
+    experiment = experiment.model_copy(update={"data": dataset.config})
+    with stage("ranking the test targets"):
+        found = evaluate_predictions(file, experiment, dataset)
+    if found.unscored:
+        logger.warning(
+            "%s: %d of %d test targets have no score: they rank below all items that have one",
+            *(file, found.unscored, found.targets),
+        )
+    row = {"run": found.run_id, "targets": found.targets, "without_score": found.unscored}
+    means = {metric: interval.mean for metric, interval in found.metrics.items()}
+    if as_json:
+        show_rows([row | means], as_json)
+        return
+    show_rows([row], as_json)
+    show_rows([{"metric": metric, **i._asdict()} for metric, i in found.metrics.items()], as_json)
 
 
 @command("compare", "Evaluate and compare")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -195,9 +194,7 @@ def _run(
         lists = evaluate_lists({"lists": scorer}, dataset, "test", evaluation.seen)
         results = Results(evaluation.cutoffs, test, lists)
         if out is None:
-            with tempfile.TemporaryDirectory() as scratch:
-                results.save(Path(scratch))
-                results.log(tracker, Path(scratch), seconds)
+            results.log_alone(tracker, seconds)
         else:
             with new_folder(out) as folder:
                 fitted, path = FittedBaseline(name, scorer), folder / artifacts.BUNDLE

@@ -166,6 +166,12 @@ class Results:
         tracker.log_metrics({**costs, **catalogue})
         tracker.sync()
 
+    def log_alone(self, tracker: Tracker, costs: Mapping[str, float]) -> None:
+        """Log the tables, all metrics and the costs of what leaves no folder."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self.save(Path(scratch))
+            self.log(tracker, Path(scratch), costs)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
