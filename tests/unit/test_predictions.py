@@ -105,5 +105,8 @@ def test_the_command_tracks_a_file(
     (row,) = json.loads(done.stdout)
     assert row["without_score"] == row["targets"] - 2
     assert compare([], Experiment().tracking).rows[0].name == "als"
-    for wrong in ([words[0], "runs/mine", *words[1:]], ["evaluate", "--data", str(tiny_dataset.path)]):
+    for wrong in (
+        [words[0], "runs/mine", *words[1:]],
+        ["evaluate", "--data", str(tiny_dataset.path)],
+    ):
         assert isinstance(CliRunner().invoke(app, wrong).exception, InputError)
