@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys.errors import InputError
 from recsys.extras import install_hint
-from recsys.processors import set_up_threads
+from recsys.machine import set_up_threads
 
 if TYPE_CHECKING:
     from recsys.api import compare, fit, train

@@ -20,7 +20,7 @@ from recsys.experiments import fit as training
 from recsys.experiments.results import Run
 from recsys.experiments.trainings import continue_bundle
 from recsys.loading import bundle_folder
-from recsys.log_view import shown_log
+from recsys.progress import shown_log
 from recsys.reports import comparison
 from recsys.reports.comparison import Comparison
 from recsys.reports.comparison_page import write_comparison_report

@@ -1,7 +1,10 @@
-"""Exceptions that cross the layers."""
+"""Exceptions that cross the layers, signals that wait for the end of a block, and their words."""
 
 import os
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
@@ -45,6 +48,59 @@ def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
         Terminated: always.
     """
     raise Terminated
+
+
+@contextmanager
+def first_waits(
+    *numbers: signal.Signals, say: Callable[[], None] = lambda: None
+) -> Iterator[list[int]]:
+    """Let a block end at the first of some signals; the second one acts at once.
+
+    Signals that Python does not handle act as ever, and so do all in another thread than the main
+    one, which gets none.
+
+    Args:
+        *numbers: the signals.
+        say: called at the first one, to tell the user what it waits for.
+
+    Yields:
+        A list, which has the first signal as soon as it came. What follows is up to the caller.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        restore()
+        say()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if signal.getsignal(number) is note:  # else a block around this one has restored it
+                signal.signal(number, handler)
+
+    try:
+        for number in before:
+            signal.signal(number, note)
+        yield came
+    finally:
+        restore()
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM act at the end of a short block, or at once if they come twice."""
+    with first_waits(signal.SIGINT, signal.SIGTERM) as came:
+        yield
+    for number in came:
+        signal.raise_signal(number)
+
+
+# --- Words of messages ---------------------------------------------------------------------------
 
 
 def printable(text: str) -> str:

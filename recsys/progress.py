@@ -1,14 +1,21 @@
-"""The progress view on standard error: one line per stage, never wider than the terminal."""
+"""The progress view and the log on standard error, one above the other.
+
+A stage is one line, never wider than the terminal.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.text import Text
+
+from recsys.errors import printable
 
 STDERR = Console(stderr=True)
 """Shared by the log and the view: two consoles would write into each other's lines."""
@@ -143,3 +150,37 @@ def _clock(seconds: float) -> str:
     """
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+# --- The log -------------------------------------------------------------------------------------
+
+
+class _Printable(logging.Formatter):
+    """Log lines without control characters: ids in them may come from anyone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).splitlines()))
+
+
+def log_handler() -> logging.Handler:
+    """Return a handler that writes lines for people."""
+    handler = RichHandler(console=STDERR, show_path=False, show_time=False)
+    handler.setFormatter(_Printable("%(message)s"))
+    return handler
+
+
+@contextmanager
+def shown_log() -> Iterator[None]:
+    """Show the library's log during the block, unless the program has set up logging."""
+    logger = logging.getLogger("recsys")
+    if logger.hasHandlers() or logger.level != logging.NOTSET:
+        yield
+        return
+    handler = log_handler()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
+        logger.removeHandler(handler)

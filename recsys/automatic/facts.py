@@ -14,7 +14,7 @@ from recsys.config import Feature
 from recsys.data.histories import Histories
 from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
-from recsys.processors import usable_processors
+from recsys.machine import usable_processors
 
 LONGEST = 200
 """The most items of a history that models of automatic runs read."""

@@ -15,7 +15,7 @@ from recsys.automatic.result import AutomaticRun
 from recsys.automatic.tuned_baselines import MeasuredBaseline
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset
-from recsys.process_memory import peak_memory_mib
+from recsys.machine import peak_memory_mib
 from recsys.reports.comparison import compare
 from recsys.reports.run_page import (
     Choice,

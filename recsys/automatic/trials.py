@@ -26,12 +26,11 @@ from recsys.automatic.tuned_baselines import STORE_SECONDS, MeasuredBaseline, tu
 from recsys.config import Experiment, flatten
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError, first_line
+from recsys.errors import InputError, first_line, first_waits
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import CALIBRATING, FinalScorer, evaluate_and_write
 from recsys.experiments.results import Phases, Run
-from recsys.interrupts import first_waits
 from recsys.tracking.runs import nest_run
 from recsys.tracking.tracker import track
 from recsys.training.curve import MONITOR

@@ -12,7 +12,7 @@ from recsys.cli import answers, compare, deploy, logs, start, train  # noqa: F40
 from recsys.cli.options import PANELS, app
 from recsys.errors import InputError, NotFirstProcess, Terminated, terminate
 from recsys.extras import install_hint
-from recsys.log_view import log_handler
+from recsys.progress import log_handler
 
 __all__ = ["app", "main"]
 

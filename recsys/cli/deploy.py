@@ -118,7 +118,7 @@ def serve_bundle(
     bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
     """
     from recsys.loading import bundle_folder, is_model_name, model_place
-    from recsys.processors import usable_processors
+    from recsys.machine import usable_processors
     from recsys.server.settings import Limits, NamedModel, ServerSettings, threads_of
 
     if gpu:

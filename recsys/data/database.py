@@ -19,7 +19,7 @@ import duckdb
 import polars as pl
 
 from recsys.errors import InputError, one_line
-from recsys.processors import usable_processors
+from recsys.machine import usable_processors
 
 MISSING_WORDS = (
     *("", "NULL", "Null", "null", "NA", "N/A", "n/a", "#N/A", "<NA>"),

@@ -35,8 +35,8 @@ from recsys.folders.atomic import new_folder
 from recsys.folders.locks import sole_use
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.scorer import ReportingScorer, Scorer
+from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.process_memory import peak_memory_mib, reset_peak_memory
 from recsys.progress import shown, stage
 from recsys.reports.charts import draw_learning_curve
 from recsys.serving.bundle import ModelBundle, model_scorer

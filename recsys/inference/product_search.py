@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from recsys.data.histories import PAD
 from recsys.inference.ranking import Excluded
 from recsys.inference.scorer import TopItems
-from recsys.timing import WORTHWHILE, median_share
+from recsys.machine import WORTHWHILE, median_share
 
 _GROUP = 64
 """Neighbouring items of which only the largest product is compared at first."""

@@ -34,10 +34,10 @@ from recsys.folders.manifest import MANIFEST, FolderManifest
 from recsys.inference.catalogue import empty_model
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.scorer import Scorer
+from recsys.machine import keep_freed_memory
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import DotProductHead, Head
 from recsys.model.models import Model
-from recsys.process_memory import keep_freed_memory
 from recsys.serving.histories import OneHistory, RawHistories, UserHistories, one_user_source
 from recsys.serving.raw_values import RequestTime, TimeScale
 

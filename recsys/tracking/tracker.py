@@ -24,12 +24,11 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_I
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError, Terminated, one_line
+from recsys.errors import InputError, Terminated, one_line, undivided
 from recsys.evaluation.candidates import Candidates, protocol_tags
 from recsys.evaluation.metrics import Interval
 from recsys.folders.atomic import sync, sync_entries
 from recsys.folders.digests import file_sha256
-from recsys.interrupts import undivided
 from recsys.tracking.store import STORE_ERRORS, open_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from recsys.config import Experiment
-from recsys.timing import WORTHWHILE, median_share
+from recsys.machine import WORTHWHILE, median_share
 from recsys.training import processes
 
 logger = logging.getLogger(__name__)

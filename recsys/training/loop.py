@@ -34,8 +34,8 @@ from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import ReportingScorer
+from recsys.machine import keep_freed_memory
 from recsys.model.models import Model
-from recsys.process_memory import keep_freed_memory
 from recsys.training import processes
 from recsys.training.checkpoints import SaveState, StateIO, TrainingState
 from recsys.training.curve import Curve

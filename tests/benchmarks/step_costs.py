@@ -14,7 +14,7 @@ from recsys.config import Experiment
 from recsys.data.batches import Batches, SequenceBatch
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue
-from recsys.process_memory import keep_freed_memory, peak_memory_mib, reset_peak_memory
+from recsys.machine import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.device import Precision, settle_precision, training_device
 from recsys.training.loop import build_batches, new_module
 from recsys.training.optimiser import Schedule

@@ -9,9 +9,9 @@ import torch
 from turns import medians_in_turn
 
 from recsys.config import DotProduct, NextItemConfig, TargetAttention
+from recsys.machine import keep_freed_memory
 from recsys.model.build import build_model
 from recsys.model.models import ModelInputs
-from recsys.process_memory import keep_freed_memory
 from recsys.training.objective import CatalogueObjective
 
 ITEMS, ROWS, LENGTH = 3_416, 64, 200

@@ -15,8 +15,8 @@ from recsys.data.histories import Histories
 from recsys.evaluation.search_metrics import choose_probes, recall_of, search_times
 from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.model_scorer import ModelScorer, StateCache
+from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.build import build_model
-from recsys.process_memory import peak_memory_mib, reset_peak_memory
 
 SIZES = [int(size) for size in os.environ.get("ITEMS", "100000,1000000").split(",")]
 RECALL = float(os.environ.get("RECALL", "0.98"))

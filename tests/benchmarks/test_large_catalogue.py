@@ -13,8 +13,8 @@ from recsys.config import DotProduct, NextItemConfig
 from recsys.data.histories import Histories
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import top_k
+from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.build import build_model
-from recsys.process_memory import peak_memory_mib, reset_peak_memory
 
 ITEMS = int(os.environ.get("ITEMS", "1000000"))
 USERS = int(os.environ.get("USERS", "20000"))

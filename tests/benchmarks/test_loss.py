@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import linear_cross_entropy
 from turns import medians_in_turn
 
+from recsys.machine import keep_freed_memory
 from recsys.model.heads import DotProductHead
-from recsys.process_memory import keep_freed_memory
 from recsys.training.losses.full_catalogue import chunked_cross_entropy
 
 ROUNDS = 7

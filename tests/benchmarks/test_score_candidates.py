@@ -31,7 +31,7 @@ import json, sys, time
 import polars as pl
 from recsys.data.prepared import PreparedDataset
 from recsys.serving.recommender import Recommender
-from recsys.process_memory import reset_peak_memory, peak_memory_mib
+from recsys.machine import reset_peak_memory, peak_memory_mib
 
 task, bundle, dataset, candidates = sys.argv[1:]
 model = Recommender.load(bundle, dataset)

@@ -39,8 +39,8 @@ from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttentio
 from recsys.data.prepared import prepare
 from recsys.experiments.results import register
 from recsys.loading import bundle_folder
+from recsys.machine import usable_processors
 from recsys.model.build import build_model
-from recsys.processors import usable_processors
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 

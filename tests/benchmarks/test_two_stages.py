@@ -14,9 +14,9 @@ from recsys.data.histories import Histories
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import TwoStages, top_k
 from recsys.inference.scorer import Scorer
+from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
-from recsys.process_memory import peak_memory_mib, reset_peak_memory
 
 ITEMS = int(os.environ.get("ITEMS", "100000"))
 USERS = int(os.environ.get("USERS", "20000"))

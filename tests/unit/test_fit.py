@@ -28,7 +28,7 @@ from recsys.experiments.baselines import fit_baseline, simplest_baselines
 from recsys.experiments.fit import fit
 from recsys.folders.locks import BusyError, sole_use
 from recsys.inference.catalogue import Catalogue
-from recsys.process_memory import peak_memory_mib, reset_peak_memory
+from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking import store

@@ -13,8 +13,7 @@ from mlflow import MlflowClient
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import Terminated, terminate
-from recsys.interrupts import first_waits, undivided
+from recsys.errors import Terminated, first_waits, terminate, undivided
 from recsys.tracking.tracker import track
 
 BOTH = (signal.SIGINT, signal.SIGTERM)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys.api import _as_call
-from recsys.log_view import shown_log
+from recsys.progress import shown_log
 
 logger = logging.getLogger("recsys.somewhere")
 

@@ -21,8 +21,8 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
+from recsys.machine import median_share
 from recsys.serving.bundle import ModelBundle
-from recsys.timing import median_share
 from recsys.training import device
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import settle_precision

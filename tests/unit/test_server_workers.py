@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from recsys.data.prepared import PreparedDataset
-from recsys.processors import usable_processors
+from recsys.machine import usable_processors
 from recsys.serving.bundle import ModelBundle
 from tests.unit.server_process import ASKED, Process, process, wait_for, write_other
 

@@ -1,0 +1,148 @@
+"""The machine: its processors and how torch's threads share them, memory, and what is faster."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""The quota of a container in microseconds, or ``max``, and its period."""
+_EARLIER_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+_EARLIER_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+"""Those of the first version of control groups; a quota of -1 is none."""
+
+
+def usable_processors() -> int:
+    """Return how many processors this process may use: by its affinity, and the container's quota.
+
+    A quota of two and a half processors counts as two.
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # none, or the word max
+        if _QUOTA.is_file():
+            quota, period = map(int, _QUOTA.read_text(encoding="ascii").split())
+        else:
+            quota, period = (
+                int(file.read_text(encoding="ascii")) for file in (_EARLIER_QUOTA, _EARLIER_PERIOD)
+            )
+        if quota > 0:
+            processors = min(processors, max(1, quota // period))
+    return processors
+
+
+def set_up_threads() -> None:
+    """Set, before torch is loaded, how many threads it has and how they wait; users' settings win.
+
+    Threads of libgomp spin at every barrier. Where another process takes the processor of one of
+    them, all others burn theirs: beside another training an epoch took forty times as long. After a
+    thousand spins they sleep, which costs a lone training nothing. Processes that are started
+    inherit it.
+    """
+    settings = {} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": "1000"}
+    processors = usable_processors()
+    if processors < (os.cpu_count() or 1):
+        settings["OMP_NUM_THREADS"] = str(processors)
+    missing = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(missing)
+    if missing and "torch" in sys.modules:
+        words = " ".join(f"{name}={value}" for name, value in missing.items())
+        logger.warning(
+            "torch was imported before recsys: beside other work on this machine its threads may "
+            "be forty times as slow; import recsys first, or set %s in the environment",
+            words,
+        )
+
+
+# --- Memory --------------------------------------------------------------------------------------
+
+
+def keep_freed_memory() -> None:
+    """Make glibc reuse the memory that the tensors of a step have freed.
+
+    By default it returns the memory of each chunk of logits to the system, which then has to clear
+    the pages of the next chunk: a quarter of the time of training target attention over ten
+    thousand items, and a third of the time of scoring three thousand for one user.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # musl has none
+        # M_MMAP_THRESHOLD: larger blocks, such as those of an evaluation, are still returned when
+        # freed. M_TRIM_THRESHOLD: how much free memory the end of the heap may hold.
+        for parameter, size in {-3: 64 << 20, -1: 512 << 20}.items():
+            libc.mallopt(parameter, size)
+
+
+def reset_peak_memory() -> None:
+    """Reset the peaks, where the system supports it (Linux, CUDA)."""
+    import torch  # noqa: PLC0415 - this module is imported before it
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):  # the peak stays that since the start of the process
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_memory_mib() -> dict[str, float]:
+    """Return the peak memory since `reset_peak_memory` in MiB, of the process and of any GPU."""
+    import torch  # noqa: PLC0415
+
+    status = Path("/proc/self/status")
+    if status.is_file():
+        lines = status.read_text().splitlines()
+        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+    else:
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = used / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    if torch.cuda.is_available():
+        gpu = torch.cuda.max_memory_allocated() / (1 << 20)
+        return {"peak_memory_mib": peak, "peak_gpu_memory_mib": gpu}
+    return {"peak_memory_mib": peak}
+
+
+# --- Two ways timed side by side -----------------------------------------------------------------
+
+WORTHWHILE = 0.9
+"""The share of the usual way's time below which another one is taken: less is not worth a coarser
+rounding, and what a busy machine adds to one of the two does not decide."""
+_SECONDS, _FEWEST = 0.1, 5
+"""How long both are timed, and how often each at least."""
+
+
+def median_share(
+    one: Callable[[], object],
+    other: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+    seconds: float = _SECONDS,
+) -> float:
+    """Return the median time of the first function as a share of that of the second.
+
+    Both are called in turn, so that what else the machine does slows both, for so many seconds and
+    five times at least; a first call of each, which may compile kernels, is not counted. If the
+    first function takes three times as long, two calls are enough: processors without bf16
+    instructions emulate them, and five calls took seconds.
+    """
+    one()
+    other()
+    times: tuple[list[float], list[float]] = ([], [])
+    started = clock()
+    while len(times[0]) < _FEWEST or clock() - started < seconds:
+        for function, taken in zip((one, other), times, strict=True):
+            begun = clock()
+            function()
+            taken.append(clock() - begun)
+        if len(times[0]) == 2 and min(times[0]) > 3 * max(times[1]):
+            break
+    mine, others = map(statistics.median, times)
+    return mine / others
