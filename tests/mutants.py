@@ -53,7 +53,7 @@ CORE = {
     "inference/ranking.py": "ranking",
     "evaluation/candidates.py": "candidates",
     "evaluation/metrics.py": "metrics*",
-    "evaluation/tables.py": "rank_table",
+    "evaluation/tables.py": "tables",
     "reports/statistics.py": "significance",
 }
 """Where a fault would make figures wrong and nothing else; and their tests, which are quick."""

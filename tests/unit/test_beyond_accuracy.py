@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.baselines.popularity import Popularity
-from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
-from recsys.data.prepared import Part, PreparedDataset
-from recsys.errors import InputError
+from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.catalogue_metrics import (
     catalogue_metrics,
     diversity,
@@ -23,9 +19,8 @@ from recsys.evaluation.catalogue_metrics import (
     mean_of_lists,
 )
 from recsys.evaluation.metrics import coverage, gini
-from recsys.evaluation.tables import TopKTable, top_k_table
+from recsys.evaluation.tables import top_k_table
 from recsys.inference.ranking import top_k
-from recsys.inference.scorer import Scorer, Seen
 
 LISTS = np.array([[1, 2, 3], [1, 4, 0]], dtype=np.int32)
 lists_of_six = st.lists(
@@ -98,50 +93,14 @@ def test_titles_and_numbers_are_not_categories() -> None:
     assert item_features(items).tolist() == [[-1, -1], [1, 2], [-1, 1], [1, 1], [1, 2]]
 
 
-def holdout() -> Holdout:
-    """Two targets of user 0 after one history, one of user 3 and one more of user 3 later."""
-    return Holdout(
-        users=np.array([0, 0, 3, 3]),
-        targets=np.array([3, 4, 1, 2], dtype=np.int32),
-        positions=np.array([2, 3, 5, 6]),
-        history_rows=np.array([0, 0, 1, 2]),
-        histories=Histories.from_lists([[1, 2], [3], [3, 1]]),
-        dropped=5,
-    )
-
-
-def list_best(scorer: Scorer, targets: Holdout, part: Part, seen: Seen, wanted: int) -> TopKTable:
-    length = min(wanted, scorer.num_items)
-    items, scores = top_k(scorer, targets.histories, length, seen)
-    return top_k_table(items, scores, targets, part, scorer.num_items, seen)
-
-
-def test_one_list_for_every_history(tmp_path: Path) -> None:
-    scorer = Popularity(np.array([0.0, 4, 3, 2, 1]))
-    table = list_best(scorer, holdout(), "test", "filter", 3)
-    assert table.frame.drop("scores").to_dict(as_series=False) == {
-        "user": [0, 3, 3],
-        "history_length": [2, 1, 2],
-        "items": [[3, 4, 0], [1, 2, 4], [2, 4, 0]],
-    }
-    assert table.frame["scores"].to_list()[1] == [4, 3, 1]
-    assert (table.protocol.length, table.protocol.dropped) == (3, 5)
-    table.save(tmp_path / "topk.parquet")
-    again = TopKTable.load(tmp_path / "topk.parquet")
-    assert again.frame.equals(table.frame)
-    assert again.protocol == table.protocol
-    assert again.items.tolist() == [[3, 4, 0], [1, 2, 4], [2, 4, 0]]
-    with pytest.raises(InputError, match="cannot read the top-k table"):
-        TopKTable.load(tmp_path / "none.parquet")
-    assert list_best(scorer, holdout(), "test", "filter", 50).protocol.length == 4  # the catalogue
-
-
 def test_metrics_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
     # Before test: boots 5, gloves 3, hat 3, jacket 1, socks 1 of 13 interactions.
     popularity = np.bincount(tiny_dataset.histories("test").items, minlength=6)[1:]
     assert popularity.tolist() == [5, 3, 3, 1, 1]
     targets = tiny_dataset.holdout("test")
-    table = list_best(Popularity(np.array([0.0, 5, 3, 4, 2, 1])), targets, "test", "allow", 50)
+    scorer = Popularity(np.array([0.0, 5, 3, 4, 2, 1]))
+    items, scores = top_k(scorer, targets.histories, tiny_dataset.num_items, "allow")
+    table = top_k_table(items, scores, targets, "test", tiny_dataset.num_items, "allow")
     metrics = catalogue_metrics(table, tiny_dataset, targets.histories, (1, 2, 50))
     names = ("coverage", "gini", "novelty", "popularity_lift")
     assert set(metrics) == {f"{name}_at_{k}" for name in names for k in (1, 2)}

@@ -25,7 +25,6 @@ from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, evaluate
 from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.fit import fit
-from recsys.model.build import build_model
 from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explain
@@ -175,17 +174,6 @@ def test_counts_of_weight_0_leave_the_model_unchanged(
     assert explain(both, ["hat"], "boots").equals(explain(alone, ["hat"], "boots"))
 
 
-def test_several_targets_of_one_history() -> None:
-    model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
-    known = Histories.from_lists([[1], [4, 1]])
-    rows = np.array([0, 0, 1])
-    targets = np.array([2, 3, 2], dtype=np.int32)
-    valid = Holdout(rows, targets, np.arange(3), rows, known, dropped=0)
-    choice = choose_count_ensemble(model, HISTORIES, valid, "filter", [1.0], [SETTINGS])
-    best = count_ensemble(choice.weight).added_to(model)
-    assert choice.ranks.frame.equals(evaluate(best, valid, "valid", "filter").frame)
-
-
 def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
     given, file = count_ensemble(repeat_weight=0.5), tmp_path / "count_ensemble.safetensors"
     given.save(file)
@@ -193,6 +181,9 @@ def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert (loaded.weight, loaded.repeat_weight) == (given.weight, given.repeat_weight)
     assert loaded.counts.settings == given.counts.settings
     assert torch.equal(loaded.counts.score(HISTORIES), given.counts.score(HISTORIES))
+    count_ensemble(weight=math.nan).save(file)
+    with pytest.raises(InputError, match="must be finite"):
+        CountEnsemble.load(file, 5)
 
 
 def forged(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -235,37 +226,6 @@ def test_an_index_outside_its_array_is_found_before_it_is_used(
     save_file(forged(name, change), file, metadata)
     with pytest.raises(InputError, match=f"cannot be read as a count ensemble: .*{words}"):
         CountEnsemble.load(file, 5)
-
-
-def test_weights_of_counts_are_finite(tmp_path: Path) -> None:
-    file = tmp_path / "count_ensemble.safetensors"
-    count_ensemble(weight=math.nan).save(file)
-    with pytest.raises(InputError, match="must be finite"):
-        CountEnsemble.load(file, 5)
-
-
-@pytest.mark.parametrize("kind", ["factorisation_machine", "hstu"])
-def test_the_count_ensemble_of_any_ranking_model_is_explained(
-    kind: str, tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    experiment = parse_experiment(
-        {
-            "model": {"kind": kind, "embedding_dim": 8, "max_sequence_length": 3},
-            "count_ensemble": {},
-        }
-    )
-    torch.manual_seed(0)
-    model = build_model(experiment.model, tiny_dataset.num_items)
-    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 2.0)
-    bundle = ModelBundle.write(
-        tmp_path / "bundle", model, experiment, tiny_dataset, ("train",), count_ensemble=counts
-    )
-    history = ["hat", "boots", "gloves", "boots", "jacket"]
-    parts = explain(bundle, history, "gloves")
-    score = Recommender(bundle).score([history], ["gloves"])["score"].item()
-    assert parts["contribution"].abs().sum() > 0
-    whole = parts["contribution"].sum() + parts["rest"][0]
-    assert whole == pytest.approx(score, abs=1e-5)
 
 
 @pytest.mark.parametrize("head", [TargetAttention(num_heads=2, head_dim=4), DotProduct()])

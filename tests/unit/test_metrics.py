@@ -1,39 +1,47 @@
-"""Metrics of ranks: against trec_eval and by hand; their means and intervals."""
+"""Metrics of ranks and of lists: against peers and by hand; means, intervals, names, commands."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from math import log2
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import pytrec_eval
 import torch
+from hypothesis import given
 from hypothesis import strategies as st
+from mlflow import MlflowClient
 from numpy.typing import NDArray
+from sklearn.metrics import f1_score, ndcg_score  # type: ignore[import-untyped]
+from typer.testing import CliRunner
 
-from recsys.data.histories import Histories
+import recsys
+from recsys.cli import app
+from recsys.config import Experiment, parse_experiment
+from recsys.data.histories import PAD, Histories
 from recsys.data.holdout import Holdout
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.metrics import (
+    SOURCES,
     bootstrap_means,
+    find_metric,
     metric_names,
     metric_values,
+    next_list_metrics,
     summarise,
     user_means,
 )
 from recsys.evaluation.tables import RankTable, evaluate
+from recsys.experiments.baselines import fit_baseline
 from recsys.inference.ranking import Ties
 
 RANKS = np.array([1, 2, 3, 11, 100])
-ranks_of_eight = st.lists(st.integers(1, 8), min_size=1, max_size=20).map(np.array)
-
-
-@pytest.mark.parametrize(
-    "name", ["recall@10", "recall_at_0", "auc_at_5", "mrr_at_", "ndcg_at_", ""]
-)
-def test_unknown_metrics_are_named(name: str) -> None:
-    with pytest.raises(InputError, match=f"metric {name!r}: must be recall_at_K"):
-        metric_values(RANKS, name)
 
 
 def test_summary_has_every_metric_with_its_mean() -> None:
@@ -94,7 +102,6 @@ TREC = {
     "ndcg_at_{}": "ndcg_cut_{}",
     "map_at_{}": "map_cut_{}",
 }
-METRICS = [*TREC, "mrr_at_{}"]
 
 
 @dataclass(frozen=True)
@@ -190,17 +197,172 @@ def test_by_hand() -> None:
         assert other == pytest.approx(1 / 5 if name == "precision_at_5" else 1), name
 
 
-@pytest.mark.parametrize("k", [1, 5, ITEMS])
-@pytest.mark.parametrize("name", METRICS)
-def test_a_constant_scorer_is_at_chance_or_below(name: str, k: int) -> None:
+def test_a_constant_scorer_is_at_chance_or_below() -> None:
     generator = np.random.default_rng(5)
     _, relevant = draw(5)
-    metric = name.format(k)
     constant = rank(np.ones((USERS, ITEMS), dtype=np.float32), relevant, "against_target")
-    chance = np.mean(
-        [
-            rank(generator.random((USERS, ITEMS), dtype=np.float32), relevant).values(metric).mean()
-            for _ in range(30)
-        ]
+    chance = [rank(generator.random((USERS, ITEMS), dtype=np.float32), relevant) for _ in range(30)]
+    for metric in (name.format(k) for name in [*TREC, "mrr_at_{}"] for k in (1, 5, ITEMS)):
+        expected = np.mean([table.values(metric).mean() for table in chance])
+        assert constant.values(metric).mean() <= expected + 1e-12, metric
+
+
+# --- Lists of next purchases ----------------------------------------------------------------------
+
+NUM_ITEMS = 9
+
+tokens = st.integers(1, NUM_ITEMS)
+targets_of_a_user = st.lists(tokens, min_size=1, max_size=12)
+
+
+@st.composite
+def lists_and_targets(draw: st.DrawFn) -> tuple[NDArray[np.int32], list[list[int]]]:
+    """Lists of n distinct items, some of which end early, for a few users."""
+    n = draw(st.integers(1, NUM_ITEMS))
+    targets = draw(st.lists(targets_of_a_user, min_size=1, max_size=5))
+    rows = []
+    for _ in targets:
+        listed = draw(st.lists(tokens, unique=True, max_size=n))
+        rows.append(listed + [PAD] * (n - len(listed)))
+    return np.array(rows, dtype=np.int32), targets
+
+
+def metrics_of(lists: NDArray[np.int32], targets: list[list[int]]) -> dict[str, list[float]]:
+    """By their names without the n."""
+    n = lists.shape[1]
+    metrics = next_list_metrics(lists, Histories.from_lists(targets))
+    return {name.removesuffix(f"_at_{n}"): values.tolist() for name, values in metrics.items()}
+
+
+def of_one(listed: list[int], bought: list[int]) -> dict[str, float]:
+    metrics = metrics_of(np.array([listed], dtype=np.int32), [bought])
+    return {name: value for name, (value,) in metrics.items()}
+
+
+def test_hand_computed() -> None:
+    lists = np.array([[4, 2, 7], [1, 2, 3], [5, PAD, PAD]], dtype=np.int32)
+    found = metrics_of(lists, [[2, 2, 7, 9], [4], [5, 6]])
+    two, three = 1 / log2(3), 1 / log2(4)  # the weight of the second place, and of the third
+    assert found["next_recall"] == pytest.approx([2 / 3, 0, 1 / 2])
+    assert found["next_ndcg"] == pytest.approx(
+        [(two + three) / (1 + two + three), 0, 1 / (1 + two)]
     )
-    assert constant.values(metric).mean() <= chance + 1e-12
+    assert found["next_f1"] == pytest.approx([2 * 2 / (3 + 3), 0, 2 * 1 / (1 + 2)])
+    assert found["next_ordered_recall"] == pytest.approx([2 / 3, 0, 1 / 2])
+    assert found["next_ordered_ndcg"] == found["next_ndcg"]
+
+
+def test_an_item_listed_again_takes_a_position_and_gains_nothing() -> None:
+    again, once = of_one([3, 3, 5], [3, 5]), of_one([3, 5, PAD], [3, 5])
+    assert again["next_recall"] == once["next_recall"] == 1
+    assert again["next_ndcg"] == pytest.approx((1 + 1 / log2(4)) / (1 + 1 / log2(3)))
+    assert again["next_f1"] == 2 * 2 / (3 + 2)
+    assert once["next_ndcg"] == once["next_f1"] == 1
+
+
+def test_repeat_purchases_are_predicted_in_order() -> None:
+    found = of_one([3, 3, 5], [3, 3, 5])
+    assert (found["next_ordered_recall"], found["next_ordered_ndcg"]) == (1, 1)
+    found = of_one([3, 5, 3], [3, 3, 5])
+    assert found["next_ordered_recall"] == 1 / 3
+
+
+@pytest.mark.parametrize("targets", [[[1]], [[1], []]])
+def test_every_list_needs_targets(targets: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="2 lists need as many users, each with at least one"):
+        next_list_metrics(np.array([[1], [2]], dtype=np.int32), Histories.from_lists(targets))
+
+
+@given(lists_and_targets())
+def test_parity_with_scikit_learn(case: tuple[NDArray[np.int32], list[list[int]]]) -> None:
+    lists, targets = case
+    found = metrics_of(lists, targets)
+    n = lists.shape[1]
+    for user, (listed, bought) in enumerate(zip(lists.tolist(), targets, strict=True)):
+        # n more columns, relevant to nobody, take the places that are filled by nothing.
+        relevant, scores = np.zeros((2, NUM_ITEMS + n))
+        relevant[np.array(bought) - 1] = 1
+        for place, item in enumerate(listed):
+            scores[item - 1 if item else NUM_ITEMS + place] = n - place
+        assert found["next_ndcg"][user] == pytest.approx(ndcg_score([relevant], [scores], k=n))
+        in_list = (scores > 0)[:NUM_ITEMS]
+        assert found["next_f1"][user] == pytest.approx(f1_score(relevant[:NUM_ITEMS], in_list))
+
+
+# --- Names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("recall_at_10", "ranks"),
+        ("hit_rate_at_1", "ranks"),
+        ("mrr", "ranks"),
+        ("mrr_at_10", "ranks"),
+        ("next_ordered_ndcg_at_5", "next_lists"),
+        ("gini_at_100", "top_k"),
+        ("popularity_lift_at_10", "logged"),
+    ],
+)
+def test_a_metric_is_computed_from_its_table(name: str, source: str) -> None:
+    assert find_metric(name) == (name, source)
+    assert find_metric(name).per_user == (source in {"ranks", "next_lists"})
+
+
+@pytest.mark.parametrize(
+    "name", ["", "recall", "recall_at_0", "recall_at_x", "at_5", "mrr_at_", "x"]
+)
+def test_unknown_metrics_are_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(InputError, match=f"^metric {name!r}: must be recall_at_K, ") as refused:
+        find_metric(name)
+    assert all(f"{kind}_at_K" in str(refused.value) for kind in SOURCES)
+    assert str(refused.value).endswith(" or mrr")
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
+    tree: dict[str, Any] = {"name": "tiny", "tracking": {"uri": uri}}
+    return parse_experiment({**tree, "evaluation": {"cutoffs": [1, 3], "seen": "allow"}})
+
+
+@pytest.fixture(scope="module")
+def runs(experiment: Experiment, tiny_dataset: PreparedDataset) -> list[str]:
+    return [fit_baseline(name, experiment, tiny_dataset) for name in ("popularity", "markov")]
+
+
+def shown(experiment: Experiment, *words: str) -> str:
+    command = ["compare", *words, "--tracking-uri", experiment.tracking.uri]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_the_command_compares_by_metrics_of_every_source(
+    experiment: Experiment, runs: list[str], tmp_path: Path
+) -> None:
+    names = ["ndcg_at_3", "coverage_at_3", "gini_at_1", "novelty_at_3", "popularity_lift_at_3"]
+    options = [word for name in names for word in ("--metric", name)]
+    rows = json.loads(shown(experiment, *runs, *options, "--json"))
+    client = MlflowClient(experiment.tracking.absolute_uri)
+    for run, row in zip(runs, rows, strict=True):
+        logged = client.get_run(run).data.metrics
+        assert [row[name] for name in names] == [logged[f"test/{name}"] for name in names]
+        assert row["ndcg_at_3_low"] <= row["ndcg_at_3"]
+        assert row["coverage_at_3_low"] is None
+    # A cut-off that was not logged, from the top-k table.
+    name, out = "coverage_at_2", tmp_path / "out"
+    comparison = recsys.compare(runs, experiment.tracking, metrics=[name], report=out)
+    table = pl.read_csv(out / "comparison.csv")
+    assert table[name].to_list() == [row.metrics[name] for row in comparison.rows]
+    assert "coverage@2" in (out / "comparison.html").read_text().lower()
+
+
+def test_the_command_shows_metrics_by_segment(experiment: Experiment, runs: list[str]) -> None:
+    text = shown(experiment, *runs, "--by", "popularity_decile", "--metric", "recall_at_3")
+    assert "popularity" in text
+    assert "recall@3" in text
+    rows = json.loads(shown(experiment, *runs, "--by", "popularity_decile", "--json"))
+    assert len({row["popularity_decile"] for row in rows}) > 1
+    assert {row["name"] for row in rows} == {"tiny-popularity", "tiny-markov"}
+    assert sum(row["targets"] for row in rows) == 2 * 5

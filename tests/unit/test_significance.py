@@ -11,9 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from recsys.data.histories import Histories
+from recsys.data.holdout import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
-from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.evaluation.tables import NextListTable, RankProtocol, RankTable, next_list_table
 from recsys.reports.statistics import Method, paired_difference, paired_test
 
 PROTOCOL = RankProtocol("test", 100, "filter", "against_target", 0)
@@ -166,3 +168,26 @@ def test_t_of_equal_differences() -> None:
     some = np.array([0.1, 0.4, 0.7])
     assert paired_difference(some, some, method="t").p_value == 1
     assert paired_difference(some + 0.1, some, method="t").p_value == 0
+
+
+def table_of(lists: list[list[int]], targets: list[list[int]], dropped: int = 0) -> NextListTable:
+    next_purchases = NextPurchases(
+        users=np.arange(len(targets)) * 3,
+        histories=Histories.from_lists([[1]] * len(targets)),
+        targets=Histories.from_lists(targets),
+        dropped=dropped,
+    )
+    return next_list_table(np.array(lists, dtype=np.int32), next_purchases, "test", 9, "allow")
+
+
+def test_only_lists_for_the_same_users_and_purchases_are_compared() -> None:
+    metric = "next_recall_at_3"
+    table = table_of([[4, 2, 7], [1, 2, 3], [5, 0, 0]], [[2, 2, 7, 9], [4], [5, 6]], dropped=8)
+    shorter = table_of([[4, 2], [1, 2], [5, 0]], [[2, 2, 7, 9], [4], [5, 6]], dropped=8)
+    with pytest.raises(InputError, match="^next-list tables differ in length: 3 and 2; compare"):
+        paired_test(table, shorter, metric)
+    with pytest.raises(InputError, match="^next-list tables have 3 and 2 users$"):
+        paired_test(table, replace(table, frame=table.frame.head(2)), metric)
+    other = table.frame.with_columns(targets=pl.Series([[2, 2, 7, 9], [4], [6, 5]]))
+    with pytest.raises(InputError, match=r"the targets of row 2: \[5, 6\] and \[6, 5\]$"):
+        paired_test(table, replace(table, frame=other), metric)
