@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from recsys.automatic.candidates import Plan, Preset
-from recsys.automatic.fit_log import fit_log, name_of
+from recsys.automatic.rules import Plan, Preset
+from recsys.automatic.run import fit_log, name_of
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.frames import empty_like
 from recsys.data.prepared import Part, PreparedDataset
@@ -92,8 +92,8 @@ def fit(
             command=_as_call(log, given),
             **words,
         )
-        run = fitted.automatic.run
-        logger.info("%s", fitted.automatic.answer)
+        run = fitted.answer.run
+        logger.info("%s", fitted.answer.sentence)
         how = mlflow_link(run.tracking).replace("\n", ", then ")
         logger.info("all runs in MLflow: %s", how)
     recommender = Recommender.load(run.bundle, fitted.dataset)

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import recsys
-from recsys.automatic.budget import Budget
+from recsys.automatic.clock import Clock
 from recsys.cli import app, main
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -59,11 +59,11 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Stop automatic runs before they try a model; the seconds spent until then, of each run."""
     seconds = []
 
-    def stop(_: object, __: object, budget: Budget, *___: object, **____: object) -> None:
-        seconds.append(budget.spent)
+    def stop(_: object, __: object, clock: Clock, *___: object, **____: object) -> None:
+        seconds.append(clock.spent)
         raise InputError("stopped")
 
-    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
+    monkeypatch.setattr("recsys.automatic.run.run_automatically", stop)
     return seconds
 
 
@@ -73,7 +73,7 @@ def test_the_time_of_making_a_store_counts(
     def slow_store(_: object) -> None:
         time.sleep(0.3)
 
-    monkeypatch.setattr("recsys.automatic.fit_log.check_store", slow_store)
+    monkeypatch.setattr("recsys.automatic.run.open_store", slow_store)
     with pytest.raises(InputError, match="stopped"):
         recsys.fit(log, time_limit=60)
     assert spent[0] >= 0.3
@@ -110,7 +110,7 @@ def test_the_prepared_log_is_not_put_where_the_log_is(
         paths.append(dataset.path)
         raise InputError("stopped")
 
-    monkeypatch.setattr("recsys.automatic.fit_log.run_automatically", stop)
+    monkeypatch.setattr("recsys.automatic.run.run_automatically", stop)
     Path("data/events").mkdir(parents=True)
     for path in ("data/events.csv", "data/events/events.csv"):
         shutil.copy("purchases.csv", path)
@@ -193,7 +193,7 @@ def test_the_command_speaks_json(here: Path) -> None:
         (("run", "shop", "--time-limit", "5s"), "--time-limit: is an option for a log"),
         (("run", "shop", "--user", "customer"), "--user: is an option for a log"),
         (("run", "purchases.csv", "--name", "my run"), "name"),
-        (("run", "purchases.csv", "--tracking-uri", "http://127.0.0.1:9"), "no server answers"),
+        (("run", "purchases.csv", "--tracking-uri", "http://127.0.0.1:9"), "cannot be used"),
         (("run", "shop", "--no-header"), "--no-header: is an option for a log"),
         (("run", "nowhere.csv"), "nowhere.csv"),
         (("run", "nowhere.yaml"), "nowhere.yaml"),
@@ -228,10 +228,9 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 def wait_for_the_race(process: subprocess.Popen[str]) -> None:
-    """Wait until a contender was saved: its states first, then the journal that counts them."""
-    journal = Path("runs/.purchases.race/journal.json")
+    """Wait until a racer was saved."""
     for _ in range(1200):
-        if journal.is_file() and json.loads(journal.read_text())["contenders"]:
+        if [*Path("runs/.purchases.race").glob("*.best")]:
             return
         if process.poll() is not None:
             return
@@ -245,8 +244,8 @@ def test_a_killed_run_resumes_with_the_time_that_was_left(here: Path) -> None:
     wait_for_the_race(first)
     first.kill()
     first.communicate()
-    assert Path("runs/.purchases.race/journal.json").is_file()
-    spent = json.loads(Path("runs/.purchases.race/journal.json").read_text())["seconds"]
+    assert Path("runs/.purchases.race/state.json").is_file()
+    spent = json.loads(Path("runs/.purchases.race/state.json").read_text())["seconds"]
     second = start(*words)
     _, said = second.communicate(timeout=300)
     assert second.returncode == 0, said

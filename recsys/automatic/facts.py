@@ -1,26 +1,59 @@
-"""Facts about a log and a machine, from which the first settings follow."""
+"""Facts about a log, from which its split and the settings of its models follow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from recsys.automatic.kept_columns import KeptColumn, kept_columns
-from recsys.config import Feature
+from recsys.config import (
+    CategoriesFeature,
+    CategoryFeature,
+    Feature,
+    GlobalTime,
+    NumberFeature,
+    Split,
+)
+from recsys.data.features.columns import COLUMN_CLASSES, ColumnName
 from recsys.data.histories import Histories
 from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import cut_points
+from recsys.data.values import dates_in, numbers_in, present
+from recsys.errors import InputError
 from recsys.machine import usable_processors
+from recsys.reports.run_page import Choice
 
 LONGEST = 200
 """The most items of a history that models of automatic runs read."""
-SEQUENCE_NUMBER_STEPS = 3
-"""Times whose differences within a user take at most this many values are sequence numbers, not
-times."""
+_SEQUENCE_NUMBER_STEPS = 3
+"""Times whose differences within a user take at most this many values are sequence numbers."""
+_MOST_VALUES = 1_000
+"""A column of categories with more different values is left out: few interactions share one."""
+
+_FEW, _FEW_USERS, _LEAST_SHARE = 100, 0.1, 0.02
+"""Targets below which chance decides between models; a small log may have a tenth of its users, and
+a large one must have this share of them: those with the most interactions are unlike the others."""
+_NEEDED = 4
+"""Interactions of a user with two held out and a pair to learn from."""
+_CLEARLY = 2
+"""The split by date must have so many times as many targets."""
+_TRAINED_ON = 0.5
+"""And leave this share of the interactions for training."""
+
+
+class KeptColumn(NamedTuple):
+    """A kept column of the log, and how the models read it."""
+
+    name: str
+    feature: Feature | None
+    """None if it is left out."""
+    fault: str = ""
+    """Why it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +88,16 @@ class LogFacts:
     @property
     def features(self) -> list[Feature]:
         """The kept columns that the models read."""
-        return [one.feature for one in self.kept if one.feature is not None]
+        return [column.feature for column in self.kept if column.feature is not None]
 
     @classmethod
     def of(cls, dataset: PreparedDataset) -> LogFacts:
         """Read the facts from the training part of a prepared dataset."""
-        histories = dataset.histories("valid")
+        histories, kept = dataset.histories("valid"), tuple[KeptColumn, ...]()
+        if dataset.config.keep:
+            table = dataset.interaction_table
+            training = table.filter(dataset.in_training)
+            kept = tuple(_kept_column(name, table, training) for name in dataset.config.keep)
         lengths = histories.lengths
         learnable = lengths[lengths >= 2]
         return cls(
@@ -69,32 +106,19 @@ class LogFacts:
             interactions=len(histories.items),
             long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
             repeat_share=_repeat_share(histories),
-            has_times=pl.Series(_steps(histories)).n_unique() > SEQUENCE_NUMBER_STEPS,
+            has_times=pl.Series(_steps(histories)).n_unique() > _SEQUENCE_NUMBER_STEPS,
             newest_share=float(np.minimum(lengths, LONGEST).sum() / max(lengths.sum(), 1)),
-            kept=kept_columns(dataset),
+            kept=kept,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the machine offers to a training."""
-
-    cores: int
-    memory_gib: float
-    """Memory of the machine, or of the container that limits it, in GiB."""
-    gpu: str | None
-    """Name of the GPU, if there is one."""
-
-    @classmethod
-    def here(cls) -> Machine:
-        """Describe this machine."""
-        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        return cls(usable_processors(), memory_limit() / (1 << 30), gpu)
-
-    def __str__(self) -> str:
-        """Return one line for people."""
-        processor = f"{self.cores} core{'s' * (self.cores > 1)}"
-        return f"{self.gpu or processor}, {self.memory_gib:.0f} GiB of memory"
+def describe_machine() -> str:
+    """Return the processors or the GPU, and the memory, in one line."""
+    cores = usable_processors()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return (
+        f"{gpu or f'{cores} core' + 's' * (cores > 1)}, {memory_limit() / 2**30:.0f} GiB of memory"
+    )
 
 
 def _steps(histories: Histories) -> NDArray[np.int64]:
@@ -107,9 +131,84 @@ def _steps(histories: Histories) -> NDArray[np.int64]:
 
 
 def _repeat_share(histories: Histories) -> float:
-    """Return the share of interactions after a user's first with an item the user had before."""
     later = len(histories.items) - np.count_nonzero(histories.lengths)
     if not later:
         return 0.0
     pairs = pl.DataFrame({"user": histories.users, "item": histories.items}).n_unique()
     return float((len(histories.items) - pairs) / later)
+
+
+def _kept_column(name: str, table: pl.DataFrame, training: pl.DataFrame) -> KeptColumn:
+    """Look at the values of a column in training, and whether all rows can be read."""
+    feature = _feature_of(training[name])
+    if feature is None:
+        return KeptColumn(name, None, "dates are not read as features")
+    reader = COLUMN_CLASSES[type(feature)]
+    try:
+        reader.read(feature, "interaction", table)
+        different = reader.fit(feature, "interaction", training).num_categories
+    except InputError as error:
+        fault = str(error).removeprefix(f"{ColumnName('interaction', feature)}: ")
+        return KeptColumn(name, None, fault)
+    if different > _MOST_VALUES or 2 * different > len(training):
+        rows = f"{len(training):,} training interactions"
+        return KeptColumn(name, None, f"{different:,} different values are too many for {rows}")
+    return KeptColumn(name, feature)
+
+
+def _feature_of(column: pl.Series) -> Feature | None:
+    """Return the feature that a column is read as; None for dates."""
+    if column.dtype.is_nested():
+        return CategoriesFeature(kind="categories", column=column.name)
+    if column.dtype.is_numeric():
+        return NumberFeature(kind="number", column=column.name)
+    values = present(column)
+    numbers = numbers_in(values)  # integers that are text are codes, such as 007
+    if numbers.dtype == pl.Float64 and not numbers.null_count():
+        return NumberFeature(kind="number", column=column.name)
+    if len(values) and not dates_in(values).null_count():
+        return None
+    return CategoryFeature(column=column.name)
+
+
+def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> Split | None:
+    """Return the split by date if the usual one, leaving the last items out, has too few users.
+
+    That needs four interactions of a user; the customers of many shops have two. The split by date
+    needs one before the date and one after it. Times must not be numbers that begin anew with
+    every user, or that follow each other from user to user: a date would split few of them.
+
+    Args:
+        timestamps: of all interactions, ascending for each user [N].
+        offsets: where each user's interactions start [U + 1].
+
+    Returns:
+        None if the usual split has enough users, or the other one is not clearly better.
+    """
+    users = len(offsets) - 1
+    usual = _learnable(offsets)
+    least = max(min(_FEW, _FEW_USERS * users), _LEAST_SHARE * users)
+    if usual >= least or pl.Series(np.asarray(timestamps[offsets[:-1]])).n_unique() == 1:
+        return None
+    split = GlobalTime()
+    try:
+        first, second, last = cut_points(split, timestamps, offsets).T
+    except InputError:
+        return None
+    valid = np.count_nonzero((first > 0) & (second > first))
+    test = np.count_nonzero((second > 0) & (last > second))
+    is_better = min(valid, test) >= max(least, _CLEARLY * usual)
+    return split if is_better and first.sum() >= _TRAINED_ON * len(timestamps) else None
+
+
+def explained(split: Split, offsets: NDArray[np.int64]) -> Choice:
+    """Return the split that was chosen, with the reason."""
+    reason = (
+        f"{_learnable(offsets):,} of {len(offsets) - 1:,} users have {_NEEDED} interactions, which "
+        "leaving two of each out needs: the latest interactions of all users are held out"
+    )
+    return Choice("data.split", split.kind, reason)
+
+
+def _learnable(offsets: NDArray[np.int64]) -> int:
+    return int(np.count_nonzero(np.diff(offsets) >= _NEEDED))

@@ -1,7 +1,8 @@
-"""Successive halving: candidates train side by side, and the worse half drops out each round.
+"""The race: baselines are tuned, racers train in rungs of equal time, and the winner trains on.
 
-Source: Jamieson and Talwalkar 2016, https://arxiv.org/abs/1502.07943. Rounds are counted in seconds
-and not in epochs, because the best model within a time limit is wanted.
+Successive halving: after each rung the worse half drops out. Source: Jamieson and Talwalkar 2016,
+https://arxiv.org/abs/1502.07943. Rungs are counted in seconds and not in epochs, because the best
+model within a time limit is wanted.
 """
 
 from __future__ import annotations
@@ -9,198 +10,189 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from recsys.automatic.contender import Contender
+from recsys.automatic.racer import Course, Racer
+from recsys.automatic.state import MeasuredBaseline
+from recsys.baselines.tuned import BASELINES
+from recsys.config import Experiment
 from recsys.errors import InputError
+from recsys.experiments.baselines import baselines_of
 
 logger = logging.getLogger(__name__)
 
-FEWEST = 3
-"""Validations of each contender in the first round at least."""
-_MOST_OF_A_SHARE = 1.5
-"""How much longer than its share of a round a contender may take for them."""
+_BASELINE_SHARE = 0.06
+"""Share of the limit for tuning baselines; those that cost more than counting begin in the first
+quarter of it alone."""
+_FIRST = ("transitions_and_repeats", "pctm")
+"""Those that are most often the best, if time is short."""
+_COSTLY = ("item_knn", "ease", "matrix_factorisation")
+_SLOW_ITEMS = {"ease": 6_000, "item_knn": 30_000, "matrix_factorisation": 100_000}
+"""The catalogues above which a baseline is not tried, because its fit alone takes minutes."""
+
+_RACE, _TRAINING = 0.4, 0.65
+"""Shares of the training time after which the race, and the training, end; then comes the refit.
+NDCG@10 with counts was .0442, .0451 and .0450 after a refit of about a quarter, half and as many of
+the epochs before it on Sports; .0764, .0774, .0776 on Beauty."""
+_FEWEST = 3
+"""Validations of each racer in the first rung at least: after less, chance decides."""
+_MOST_OF_A_TURN = 1.5
+"""How much longer than its equal part of a rung a racer may take for them."""
+_SHARE, _NEARLY = 0.5, 0.95
+"""A second model needs half of the epochs after which the winner had 95% of its best NDCG@10: the
+winner's last gains are slow, on Beauty half of its epochs."""
 
 
-def race(
-    contenders: Sequence[Contender],
-    seconds: float,
-    announce: Callable[[str], None],
-    *,
-    averages: bool = False,
-) -> list[Contender]:
-    """Train contenders in rounds of equal time, and drop the worse half after each round.
+def tune_baselines(course: Course, protocol: Experiment) -> None:
+    """Tune the baselines, the most promising first; those that time is too short for are named.
 
-    The memory of those that are dropped is freed. If all that are raced fail, those that were left
-    out take their places, the cheapest first.
-
-    Args:
-        contenders: those that start; each is trained for at least one validation. Those that were
-            dropped before, or were not to be raced, stay out.
-        seconds: the time for all rounds.
-        announce: called with one line about what is tried next.
-        averages: whether those that the leader may be averaged with keep their states.
-
-    Returns:
-        All of them, best first: by the round that they reached, then by validation NDCG@10; those
-        without a validation last. Ctrl-C ends the race, and the best one so far is marked as
-        interrupted.
+    When their time is over, the settings of the last one that were not tried yet are left out.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C before any validation.
-        InputError: no contender can be trained.
+        KeyboardInterrupt: Ctrl-C, which keeps those that were tuned.
     """
-    field = [one for one in contenders if one.dropped_in is None]
-    dropped = _ranked([one for one in contenders if one not in field and one.best is not None])
-    try:
-        field, dropped = _run_rounds(field, dropped, seconds, announce, averages)
-    except KeyboardInterrupt:
-        if not dropped:
-            raise
-        dropped[0].interrupted = True
-        field = []
-    spare = sorted((one for one in contenders if one.dropped_in == 0), key=_cost)
-    for one in () if field or dropped else spare:
-        one.dropped_in = None
-        field = _run_round([one], 1, 0.0, announce, "in place of those that failed")
-        if field:
-            break
-    if not field:
-        if not dropped:
-            raise InputError(next(one.failure for one in contenders if one.failure))
-        field, dropped = dropped[:1], dropped[1:]
-    if any(one.interrupted for one in field):
-        field[0].interrupted = True
-    known = field + dropped
-    return known + _ranked([one for one in contenders if one not in known])
+    state, clock = course.state, course.clock
+    names = sorted(baselines_of(protocol, course.dataset), key=lambda name: name not in _FIRST)
+    share = _BASELINE_SHARE * clock.limit
+    until = state.begin("baselines", clock.spent) + share
+    known = {baseline.name for baseline in state.baselines}
+    for number, name in enumerate(names, 1):
+        if name in known:
+            continue
+        if clock.spent > until - (name in _COSTLY) * 0.75 * share:
+            logger.debug("baseline %s: not tried, the time of the baselines is over", name)
+            continue
+        if course.dataset.num_items > _SLOW_ITEMS.get(name, course.dataset.num_items):
+            logger.debug("baseline %s: not tried with %d items", name, course.dataset.num_items)
+            continue
+        course.say(f"baseline {number} of {len(names)}: {name}")
+        began, seen = time.monotonic(), protocol.evaluation.seen
+        best = BASELINES[name].measure(
+            course.dataset, course.valid, seen, lambda: clock.spent > until
+        )
+        seconds = time.monotonic() - began
+        logger.debug("baseline %s: validation NDCG@10 %.4f, %.1f s", name, best.ndcg_at_10, seconds)
+        measured = best.ndcg_at_10, best.fit_seconds, best.rank_seconds
+        state.baselines.append(MeasuredBaseline(name, repr(best.settings), seconds, *measured))
+        state.baselines.sort(key=lambda baseline: baseline.ndcg_at_10, reverse=True)
+        state.write(clock.spent)
 
 
-def _run_rounds(
-    field: list[Contender],
-    dropped: list[Contender],
-    seconds: float,
-    announce: Callable[[str], None],
-    averages: bool,
-) -> tuple[list[Contender], list[Contender]]:
-    """Halve the field in each round; return those that are left, and those that dropped out."""
-    ended = time.monotonic() + seconds
-    rounds = max(1, math.ceil(math.log2(max(1, len(field)))))
-    for number in range(1, rounds + 1):
-        seconds_of_round = (ended - time.monotonic()) / (rounds - number + 1)
-        where = f"round {number} of {rounds}"
-        field = _ranked(_run_round(field, number, seconds_of_round, announce, where))
-        if not field or any(one.interrupted for one in field):
-            break
+def choose_field(racers: Sequence[Racer], seconds: float) -> None:
+    """Leave out those that a race of so many seconds cannot compare; the most promising come first.
+
+    In the first rung each must have time for `_FEWEST` validations.
+    """
+    field: list[Racer] = []
+    for racer in racers:
+        wider = [*field, racer]
+        needed = _FEWEST * sum(one.expected_interval for one in wider) * _num_rungs(wider)
+        if not field or needed <= seconds:
+            field = wider
+    if len(field) == 1:
+        field = [min(racers, key=lambda racer: racer.kind.cost)]
+    for racer in racers:
+        if racer not in field:
+            logger.debug("%s: not raced, the time is too short to compare it", racer.name)
+            racer.rung = 0
+
+
+def race(course: Course, racers: list[Racer]) -> list[Racer]:
+    """Train racers in rungs of equal time, and drop the worse half after each.
+
+    The memory of those that are dropped is freed, unless a mean with them may be tried. If all that
+    are raced fail, those that were left out take their places, the cheapest first.
+
+    Returns:
+        All of them, best first: by the rung that they reached, then by validation NDCG@10; those
+        without a validation last.
+
+    Raises:
+        InputError: none can be trained.
+    """
+    clock, until = course.clock, course.moment(_RACE)
+    if not any(racer.points or racer.rung is not None for racer in racers):
+        choose_field(racers, until - clock.spent)
+    field = [racer for racer in racers if racer.rung is None]
+    left_out = [racer for racer in racers if racer.rung == 0]
+    left_out.sort(key=lambda racer: racer.kind.cost)
+    rungs = _num_rungs(field)
+    for rung in range(1, rungs + 1):
+        seconds = (until - clock.spent) / (rungs - rung + 1)
+        field = _run_rung(course, field, seconds, f"rung {rung} of {rungs}")
+        while not field and left_out:
+            racer = left_out.pop(0)
+            racer.rung = None
+            field = _run_rung(course, [racer], 0.0, "in place of those that failed")
+        if not field:
+            raise InputError(next(racer.failure for racer in racers if racer.failure))
         survivors = math.ceil(len(field) / 2)
         for loser in field[survivors:]:
             logger.debug(
-                "dropped after round %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
-                *(number, loser.candidate.name, loser.quality, field[0].quality),
+                "dropped after rung %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
+                *(rung, loser.name, loser.quality, field[0].quality),
             )
-            loser.dropped_in = number
-        dropped = field[survivors:] + dropped
+            loser.rung = rung
         field = field[:survivors]
-        for one in dropped:
-            if not averages or _family(one) == _family(field[0]):
-                one.forget()
-    return field, dropped
+        for racer in racers:
+            if racer not in field and not (course.averages and racer.family != field[0].family):
+                racer.forget()
+    return sorted(racers, key=_merit, reverse=True)
 
 
-def _run_round(
-    field: list[Contender],
-    number: int,
-    seconds: float,
-    announce: Callable[[str], None],
-    where: str,
-) -> list[Contender]:
-    """Train each contender for an equal part of the round; return those that can go on."""
-    ended, left = time.monotonic() + seconds, list(field)
-    most = _MOST_OF_A_SHARE * max(0.0, seconds) / max(1, len(field))
-    for position, contender in enumerate(field):
-        if any(one.interrupted for one in field):
-            break
-        if contender.exhausted:
-            continue
-        name = contender.candidate.name
-        announce(f"{where}: {name} ({position + 1} of {len(field)})")
-        now = time.monotonic()
-        share = max(0.0, ended - now) / (len(field) - position)
-        try:
-            contender.advance(partial(_is_over, now + share, now + most))
-        except KeyboardInterrupt:
-            if not any(one.points for one in left):
-                raise
-            contender.interrupted = True
-        except InputError as error:  # it diverged, does not fit into memory, or has a fault
-            contender.failure = str(error)
-            if contender.points:
-                logger.warning("%s: the best epoch before is used: %s", name, error)
+def _run_rung(course: Course, field: list[Racer], seconds: float, where: str) -> list[Racer]:
+    """Train each racer for an equal part of a rung; return those with a validation, best first."""
+    clock, seconds = course.clock, max(0.0, seconds)
+    ends = clock.spent + seconds
+    for number, racer in enumerate(field):
+        course.say(f"{where}: {racer.name} ({number + 1} of {len(field)})")
+        turn = max(0.0, ends - clock.spent) / (len(field) - number)
+        latest = clock.spent + _MOST_OF_A_TURN * seconds / len(field)
+        racer.train(clock.spent + turn, _FEWEST, latest)
+    return sorted((racer for racer in field if racer.points), key=_merit, reverse=True)
+
+
+def train_on(course: Course, ranked: Sequence[Racer]) -> list[Racer]:
+    """Train the winner of a race on while it gains; then another kind, for a mean, if time is left.
+
+    Returns:
+        The winner, and the other one if it has trained for long enough to be averaged with.
+    """
+    winner, clock = ranked[0], course.clock
+    course.say(f"training {winner.name}")
+    winner.train(course.moment(_TRAINING, winner))
+    if not course.averages:
+        return [winner]
+    for other in partners(ranked):
+        until = course.moment(_TRAINING, winner, other)
+        missing = _SHARE * winner.epochs_to(_NEARLY) - other.epochs
+        if missing > 0 and not other.exhausted:
+            if clock.spent + missing * other.seconds_per_epoch > until:
                 continue
-            logger.warning("%s drops out: %s", name, error)
-            contender.dropped_in = number
-            contender.forget()
-            left.remove(contender)
-    return left
+            course.say(f"training {other.name}, for the mean with {winner.name}")
+        other.train(until)
+        return [winner, other]
+    return [winner]
 
 
-def choose_field(contenders: Sequence[Contender], seconds: float) -> None:
-    """Leave out those of the contenders that a race of so many seconds cannot compare.
-
-    In the first round each must have time for `FEWEST` validations: after less, chance decides.
-
-    Args:
-        contenders: the most promising first.
-        seconds: the time for the race.
-    """
-    field: list[Contender] = []
-    for one in contenders:
-        wider = [*field, one]
-        rounds = max(1, math.ceil(math.log2(len(wider))))
-        needed = FEWEST * sum(each.expected_seconds for each in wider)
-        if not field or needed * rounds <= seconds:
-            field = wider
-    if len(field) == 1:
-        field = [min(contenders, key=_cost)]
-    for one in contenders:
-        if one not in field:
-            logger.debug("%s: not raced, the time is too short to compare it", one.candidate.name)
-            one.dropped_in = 0
-
-
-def _is_over(deadline: float, latest: float, contender: Contender) -> bool:
-    """Return whether another epoch would end more than half of its time after the deadline.
-
-    Before so few validations that chance decides, the latest time counts: a kind of model may cost
-    more than was estimated.
-    """
-    ends = latest if len(contender.points) < FEWEST else deadline
-    return time.monotonic() + contender.seconds_per_epoch / 2 >= ends
-
-
-def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
-    return sorted(contenders, key=lambda one: one.quality, reverse=True)
-
-
-def _cost(contender: Contender) -> float:
-    return contender.candidate.cost
-
-
-def _family(contender: Contender) -> str:
-    return contender.candidate.experiment.model.family
-
-
-def partners(contenders: Sequence[Contender]) -> list[Contender]:
+def partners(ranked: Sequence[Racer]) -> list[Racer]:
     """Return those that the first may be averaged with, the most promising first.
 
     They are of another kind, since models of one kind, such as two with a dot product, err alike;
-    and they are compared after as many epochs as the least trained one has. One that trains for a
-    mean already is the only one. Those whose memory was freed are left out.
+    and they are compared after as many epochs as the least trained one has. Those whose memory was
+    freed are left out.
     """
-    first, *others = contenders
-    known = [one for one in others if one.latest is not None and _family(one) != _family(first)]
-    if chosen := [one for one in known if one.is_partner]:
-        return chosen[:1]
-    known = [one for one in known if len(one.points) >= FEWEST] or known
-    shared = min((one.epochs for one in known), default=0)
-    return sorted(known, key=lambda one: one.quality_after(shared), reverse=True)
+    winner, *others = ranked
+    known = [racer for racer in others if racer.best is not None and racer.family != winner.family]
+    known = [racer for racer in known if len(racer.points) >= _FEWEST] or known
+    epochs = min((racer.epochs for racer in known), default=0)
+    return sorted(known, key=lambda racer: racer.quality_after(epochs), reverse=True)
+
+
+def _num_rungs(field: Sequence[Racer]) -> int:
+    return max(1, math.ceil(math.log2(max(1, len(field)))))
+
+
+def _merit(racer: Racer) -> tuple[bool, float, float]:
+    rung = math.inf if racer.rung is None else racer.rung
+    return bool(racer.points), rung, racer.quality

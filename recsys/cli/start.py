@@ -30,7 +30,7 @@ from recsys.errors import InputError
 from recsys.progress import shown
 
 if TYPE_CHECKING:
-    from recsys.automatic.fit_log import FittedLog
+    from recsys.automatic.run import FittedLog
 
 
 @command("run", "Start here")
@@ -90,8 +90,8 @@ def run(
             "be set"
         )
     started = monotonic()  # before torch, Lightning and MLflow are loaded, which takes seconds
-    from recsys.automatic.candidates import Plan
-    from recsys.automatic.fit_log import fit_log, name_of
+    from recsys.automatic.rules import Plan
+    from recsys.automatic.run import fit_log, name_of
 
     plan = Plan(
         name or name_of(source),
@@ -113,12 +113,12 @@ def _show(fitted: FittedLog, as_json: bool) -> None:
     from recsys.reports.comparison import compare
     from recsys.tracking.links import mlflow_link
 
-    automatic, run = fitted.automatic, fitted.automatic.run
-    comparison = compare([run.run_id, *automatic.other_runs], run.tracking)
+    answer, run = fitted.answer, fitted.answer.run
+    comparison = compare([run.run_id, *fitted.state.other_runs], run.tracking)
     show_comparison(comparison, as_json)
     if as_json:
         return
-    print(automatic.answer)
+    print(answer.sentence)
     show_rows(
         [
             {

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from recsys.automatic.candidates import Plan
-from recsys.automatic.fit_log import fit_log
+from recsys.automatic.rules import Plan
+from recsys.automatic.run import fit_log
 from recsys.config import DataConfig, TrackingConfig, load_experiment
 from recsys.data.tables import TableSource
 from tests.benchmarks.generated_logs import GENERATED
@@ -54,14 +54,14 @@ def run_log(
     seed = int(os.environ.get("RECSYS_SEED", "0"))
     plan = Plan(name, "balanced", seed, TrackingConfig(), fresh=True)
     fitted = fit_log(source, plan, 60 * MINUTES, config=config)
-    automatic = fitted.automatic
-    test = automatic.run.test["ndcg_at_10"]
+    answer = fitted.answer
+    test = answer.run.test["ndcg_at_10"]
     raced = ", ".join(
-        f"{one.candidate.name} {one.quality:.4f} ({one.epochs} epochs)"
-        for one in automatic.contenders
-        if one.points
+        f"{entry.name} {entry.quality:.4f} ({entry.points[-1].epochs} epochs)"
+        for entry in fitted.state.racers
+        if entry.points
     )
     print(
         f"\n{log}, {name}: test NDCG@10 {test.mean:.4f} [{test.low:.4f}, {test.high:.4f}] in "
-        f"{fitted.seconds:.0f} of {60 * MINUTES:.0f} s. {automatic.answer} Raced: {raced}."
+        f"{fitted.seconds:.0f} of {60 * MINUTES:.0f} s. {answer.sentence} Raced: {raced}."
     )

@@ -7,10 +7,11 @@ variables are those of test_automatic.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from recsys.automatic import candidates
-from recsys.automatic.facts import LogFacts
+from recsys.automatic import rules, run
 from recsys.reports.run_page import Choice
 from tests.benchmarks.test_automatic import run_log
 
@@ -26,17 +27,17 @@ def test_a_log_with_the_rule_that_the_others_make(
     name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     sizes, left_out = OTHER_SIZES.get(name, {}), OTHER_KINDS.get(name)
-    choose = candidates.choose_sizes
+    choose = rules.choose_shared
 
-    def choose_without(facts: LogFacts) -> list[Choice]:
+    def choose_without(*words: Any) -> list[Choice]:
         return [
-            one._replace(value=sizes[one.setting], reason="of the other logs")
-            if one.setting in sizes
-            else one
-            for one in choose(facts)
+            Choice(choice.setting, sizes[choice.setting], "of the other logs")
+            if choice.setting in sizes
+            else choice
+            for choice in choose(*words)
         ]
 
-    monkeypatch.setattr(candidates, "choose_sizes", choose_without)
-    order = tuple(kind for kind in candidates._DENSE_ORDER if kind != left_out)
-    monkeypatch.setattr(candidates, "_DENSE_ORDER", order)
+    monkeypatch.setattr(run, "choose_shared", choose_without)
+    order = tuple(kind for kind in rules._DENSE_ORDER if kind != left_out)
+    monkeypatch.setattr(rules, "_DENSE_ORDER", order)
     run_log(name, "without", monkeypatch, request)

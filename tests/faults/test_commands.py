@@ -102,11 +102,11 @@ def test_a_store_that_was_killed_while_it_was_made_is_made_again(home: Path, tal
 
 @pytest.mark.slow
 def test_an_automatic_run_is_killed_in_its_race(home: Path, tally: Tally) -> None:
-    """Its journal is then damaged, the log replaced, and a second run of its name refused."""
-    journal = home / "runs" / ".automatic.race" / "journal.json"
+    """Its state is then damaged, the log replaced, and a second run of its name refused."""
+    state = home / "runs" / ".automatic.race" / "state.json"
 
     def saved() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in journal.parent.glob("*.latest")}
+        return {path: path.stat().st_mtime_ns for path in state.parent.glob("*.latest")}
 
     for damage in (b"[1]", b"\xff", None):
         before = saved()
@@ -118,8 +118,8 @@ def test_an_automatic_run_is_killed_in_its_race(home: Path, tally: Tally) -> Non
         assert_whole(home)
         if damage is None:  # what is left of a race on another log is not resumed
             make_shop(seed=1, num_customers=60).interactions.write_csv(home / "log.csv")
-        elif journal.exists():
-            journal.write_bytes(damage)
+        elif state.exists():
+            state.write_bytes(damage)
         tally("automatic run killed in its race", 1, 1)
     with sole_use(home / "runs" / "automatic", "runs it"):
         code, printed = finish(home, AUTOMATIC)
@@ -129,4 +129,4 @@ def test_an_automatic_run_is_killed_in_its_race(home: Path, tally: Tally) -> Non
     assert code == 0, printed
     assert_whole(home)
     assert (home / "runs" / "automatic" / "report.html").exists()
-    assert not journal.parent.exists()
+    assert not state.parent.exists()

@@ -111,7 +111,7 @@ def test_the_model_of_an_earlier_training_is_released_on_a_gpu(
 
 
 def test_a_state_that_waits_takes_no_memory_of_the_gpu() -> None:
-    """Of a contender of a race, for one: its weights, their moments and their average."""
+    """Of a racer, for one: its weights, their moments and their average."""
     with FakeTensorMode():
         moments = [{0: torch.ones(3, device="cuda")}]
         kept = TrainingState({"w": torch.ones(3, device="cuda"), "moments": moments}).copy()

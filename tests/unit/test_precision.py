@@ -13,10 +13,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from recsys.automatic.candidates import Plan, choose_shared, propose
-from recsys.automatic.contender import Contender
-from recsys.automatic.facts import LogFacts
-from recsys.config import Experiment, TrackingConfig, parse_experiment
+from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
@@ -188,18 +185,3 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     assert ModelBundle.open(run.bundle).experiment.training.precision == "bf16"
     params = MlflowClient(run.tracking.absolute_uri).get_run(run.run_id).data.params
     assert (params["training.precision"], params["precision"]) == ("auto", "bf16")
-
-
-def test_a_contender_settles_its_precision_once(
-    dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In its race and its refit; the settings that repeat them name it."""
-    shares = iter([0.4])
-    monkeypatch.setattr(device, "bf16_share", lambda *_: next(shares))
-    plan = Plan("test", "fast", 0, TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db"))
-    facts = LogFacts.of(dataset)
-    candidate = propose(facts, choose_shared(facts), dataset.config, plan)[0]
-    contender = Contender.ready(candidate, dataset, dataset.holdout("valid"), lambda: 0.0)
-    contender.advance(lambda one: len(one.points) >= 1)
-    contender.refit(lambda _: True)
-    assert contender.chosen_experiment.training.precision == "bf16"

@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress
 
-from recsys.automatic.budget import Budget
-from recsys.automatic.fit_log import _Show
-from recsys.automatic.trials import Trials
+from recsys.automatic.clock import Clock as RunClock
+from recsys.automatic.racer import Course
+from recsys.automatic.run import _Show
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
@@ -215,10 +215,10 @@ def test_without_a_terminal_an_automatic_run_logs_what_it_tries(
     caplog.set_level("DEBUG")
     for terminal in (Recorded(80, terminal=False), Recorded(80)):
         with terminal.view() as view:
-            _Show(view, "mine", Budget(3600.0))("round 1 of 2")
-            _Show(view, "mine", Budget(60.0, before=72.0))("testing")
+            _Show(view, "mine", RunClock(3600.0))("rung 1 of 2")
+            _Show(view, "mine", RunClock(60.0, before=72.0))("testing")
     assert [record.getMessage() for record in caplog.records] == [
-        "mine: round 1 of 2; 1:00:00 left",
+        "mine: rung 1 of 2; 1:00:00 left",
         "mine: testing; 0:00:12 over",
     ]
 
@@ -226,10 +226,11 @@ def test_without_a_terminal_an_automatic_run_logs_what_it_tries(
 def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
     terminal = Recorded(80)
     with terminal.view() as view:
-        show = _Show(view, "mine", Budget(60.0, before=72.0))
-        best: Any = SimpleNamespace(ndcg_at_10=0.1234, name="sequential_rules")
-        trials: Any = SimpleNamespace(baselines=[best], contenders=[], announce=show)
-        Trials.say(trials, "testing baseline 1 of 8: sequential_rules")
+        show = _Show(view, "mine", RunClock(60.0, before=72.0))
+        best = SimpleNamespace(ndcg_at_10=0.1234, name="sequential_rules")
+        state = SimpleNamespace(baselines=[best], racers=[], note=lambda _: None)
+        course: Any = SimpleNamespace(state=state, clock=RunClock(60.0), announce=show)
+        Course.say(course, "testing baseline 1 of 8: sequential_rules")
         view.refresh()
     (line, *_) = [line for line in terminal.pictures if "testing" in line]
     assert " 0:00:12 over testing baseline 1 of 8: sequenti" in line
