@@ -19,7 +19,7 @@ from recsys.shop.simulation import make_shop
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHORT = README.replace("--time-limit 5m", "--time-limit 8s").replace('"5m"', '"8s"')
+SHORT = README.replace("--time-limit 10m", "--time-limit 8s").replace('"5m"', '"8s"')
 """With little time for the small log of the test."""
 SHORT = SHORT.replace("--user USER", "--user C00042").replace("--item ITEM", "--item P0335")
 COMMANDS = re.findall(r"^recsys (.+)$", SHORT, flags=re.MULTILINE)

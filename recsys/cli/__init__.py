@@ -8,7 +8,7 @@ import signal
 import sys
 
 # Importing a module registers its commands.
-from recsys.cli import answers, compare, deploy, logs, start, train  # noqa: F401
+from recsys.cli import answers, compare, deploy, start, train  # noqa: F401
 from recsys.cli.options import PANELS, app
 from recsys.errors import InputError, NotFirstProcess, Terminated, terminate
 from recsys.extras import install_hint

@@ -20,8 +20,9 @@ from recsys.cli.options import (
     command,
     open_beside,
     read_experiment,
+    store_of,
 )
-from recsys.config import GivenItems, TrackingConfig
+from recsys.config import GivenItems
 from recsys.console import show_comparison, show_rows, show_segments
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -173,12 +174,9 @@ def compare_runs(
     """Compare MLflow runs: metrics with intervals, and paired tests against the first run."""
     from recsys.api import compare
 
-    tracking = TrackingConfig(experiment=experiment)
-    if uri is not None:
-        tracking = tracking.model_copy(update={"uri": uri})
     comparison = compare(
         runs or [],
-        tracking,
+        store_of(uri, experiment),
         metrics=metric,
         across_protocols=across_protocols,
         pooled=pooled,

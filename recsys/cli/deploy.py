@@ -20,8 +20,8 @@ from recsys.cli.options import (
     Uri,
     check_gpu,
     command,
+    store_of,
 )
-from recsys.config import TrackingConfig
 from recsys.console import show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.progress import stage
@@ -220,8 +220,7 @@ def register_model(
     """
     from recsys.experiments.results import register
 
-    tracking = TrackingConfig() if uri is None else TrackingConfig(uri=uri)
-    found = register(model, name, alias=alias, tracking=tracking)
+    found = register(model, name, alias=alias, tracking=store_of(uri))
     show_rows([{"model": found.uri, "version": found.version}], as_json)
 
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get
 import typer
 from typer import Argument, Option
 
-from recsys.config import ROW_ORDER, DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.config import (
+    ROW_ORDER,
+    DataConfig,
+    Experiment,
+    TrackingConfig,
+    load_experiment,
+    parse_experiment,
+)
 from recsys.data.audit import audit, warnings_in
 from recsys.data.csv_cells import FOR_SPREADSHEETS
 from recsys.data.prepared import PreparedDataset, prepare
@@ -157,6 +164,20 @@ def read_experiment(
     if uri is not None:
         changes.append(f"tracking.uri={uri}")
     return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
+
+
+def store_of(uri: str | None, experiment: str = "recsys") -> TrackingConfig:
+    """Return the store of --tracking-uri, or the default one."""
+    given = {} if uri is None else {"uri": uri}
+    return TrackingConfig(experiment=experiment, **given)
+
+
+def prepared_for(experiment: Experiment, data: Path | None) -> tuple[Experiment, PreparedDataset]:
+    """Return an experiment with its dataset: that of --data has its own data settings."""
+    dataset = find_dataset(experiment, data)
+    if data is not None:
+        experiment = experiment.model_copy(update={"data": dataset.config})
+    return experiment, dataset
 
 
 def open_beside(

@@ -19,6 +19,7 @@ from recsys.cli.options import (
     Uri,
     command,
     find_dataset,
+    prepared_for,
     read_experiment,
 )
 from recsys.config import Experiment, load_search, load_suite
@@ -74,9 +75,7 @@ def train_model(
         )
     phases = Phases()
     with phases.timed("preparation"), processes.rank_zero_first():
-        dataset = find_dataset(experiment, data)
-    if data is not None:  # it takes the place of the config's data section
-        experiment = experiment.model_copy(update={"data": dataset.config})
+        experiment, dataset = prepared_for(experiment, data)
     run = fit(experiment, dataset, fresh=fresh, phases=phases)
     with phases.timed("baselines"):
         baselines = simplest_baselines(experiment, dataset)
@@ -184,9 +183,7 @@ def tune_model(
     experiment = read_experiment(config, overrides, uri)
     given = {"trials": trials, "minutes": minutes}
     budget = {name: value for name, value in given.items() if value is not None}
-    dataset = find_dataset(experiment, data)
-    if data is not None:  # it takes the place of the config's data section
-        experiment = experiment.model_copy(update={"data": dataset.config})
+    experiment, dataset = prepared_for(experiment, data)
     found = tune(experiment, dataset, load_search(search).model_copy(update=budget))
     out = out or Path("runs") / f"{found.experiment.name}.yaml"
     found.write(out)

@@ -66,12 +66,6 @@ def fit_count_ensemble(
 
     Its settings and weights are chosen with the model of the best epoch, before any refit.
 
-    Args:
-        config: the weights to try.
-        experiment: model and protocol.
-        dataset: the prepared dataset.
-        held_out: the validation targets.
-        fitted: the trained model.
     """
     valid, weighing = held_out.valid, held_out.weighed_on
     model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
@@ -133,11 +127,13 @@ def _best_weight(
     tried = [(0, 0.0), *((index, weight) for index in range(len(counts)) for weight in weights)]
     ranks = np.empty((len(tried), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
-        places, part = holdout.slice_after(batch)
-        known, targets, rows = part.histories, part.targets, part.history_rows
-        sums = _sums(model.score(known).cpu(), [each.score(known) for each in counts], weights)
+        chosen, some = holdout.slice_after(batch)
+        known, targets, rows = some.histories, some.targets, some.history_rows
+        sums = _sums(
+            model.score(known).cpu(), [counted.score(known) for counted in counts], weights
+        )
         for trial, scores in enumerate(sums):
-            ranks[trial, places] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
+            ranks[trial, chosen] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
     tables = [rank_table(row, holdout, "valid", model.num_items, seen) for row in ranks]
     quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
     best = int(np.argmax(quality))
@@ -152,6 +148,6 @@ def _best_weight(
 def _sums(scores: Tensor, counts: Sequence[Tensor], weights: Sequence[float]) -> Iterator[Tensor]:
     """Yield the model's scores, then their sums with each of the counts at each weight."""
     yield scores
-    for each in counts:
+    for counted in counts:
         for weight in weights:
-            yield scores.add(each, alpha=weight)
+            yield scores.add(counted, alpha=weight)

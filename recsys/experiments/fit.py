@@ -6,8 +6,8 @@ import glob
 import logging
 import os
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.baselines import fit_baseline_bundle
 from recsys.experiments.count_weights import fit_count_ensemble
-from recsys.experiments.results import Phases, Results, Run, check_out, keep_results
+from recsys.experiments.results import Phases, Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder
 from recsys.folders.locks import sole_use
@@ -42,7 +42,7 @@ from recsys.reports.charts import draw_learning_curve
 from recsys.serving.bundle import ModelBundle, model_scorer
 from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
-from recsys.tracking.tracker import Tracker, git_commit, track
+from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training import processes
 from recsys.training.checkpoints import Checkpoint, TrainingState
 from recsys.training.curve import Curve
@@ -141,7 +141,7 @@ def _fit(
     latest = next((state for state in reversed(found) if state is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
     with (
-        keep_results(out),
+        _kept_in(out),
         track(experiment, dataset, family, settings, candidates, run_id) as tracker,
         shown(progress) as view,
     ):
@@ -274,6 +274,18 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
         seconds=seconds,
         headline=results.headline,
     )
+
+
+@contextmanager
+def _kept_in(out: Path) -> Iterator[None]:
+    """Add to the message on an incomplete record what is kept, and how to complete it."""
+    try:
+        yield
+    except RecordError as error:
+        raise RecordError(
+            f"{error}; {out} has the bundle and all figures, and the same command records them "
+            "without training again"
+        ) from error
 
 
 def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:

@@ -29,7 +29,7 @@ from recsys.tracking.registry import (
     register_bundle,
     run_of,
 )
-from recsys.tracking.tracker import RecordError, Tracker
+from recsys.tracking.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
@@ -221,22 +221,6 @@ def check_out(out: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def keep_results(out: Path) -> Iterator[None]:
-    """Add to the message on an incomplete record what is kept, and how to complete it.
-
-    Raises:
-        RecordError: the block did.
-    """
-    try:
-        yield
-    except RecordError as error:
-        raise RecordError(
-            f"{error}; {out} has the bundle and all figures, and the same command records them "
-            "without training again"
-        ) from error
 
 
 def register(

@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.progress import Progress
 
@@ -26,15 +26,17 @@ from recsys.training.refit import with_enough_epochs
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One run of a suite."""
 
-    name: str
-    finished: Callable[[], str | None]
-    """Returns the id of a finished run in the tracking store, if there is one."""
-    run: Callable[[Progress], str]
-    """Runs it and returns its id."""
+    experiment: Experiment
+    baseline: str | None
+    """None for a training."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.experiment.name + ("" if self.baseline is None else f"-{self.baseline}")
 
 
 def run_suite(
@@ -69,63 +71,56 @@ def run_suite(
     with sole_use(out / suite.name, "runs the suite"), new_progress() as progress:
         for number, entry in enumerate(suite.datasets, 1):
             protocol = suite.protocol(entry)
-            steps = list(_steps(suite, entry, protocol, prepared(protocol), out))
+            dataset = prepared(protocol)
+            steps = list(_steps(suite, entry, protocol, dataset))
             title = f"{suite.name}: {entry.name}, {number} of {len(suite.datasets)} datasets"
             bar = progress.add_task(title, total=len(steps), status="")
             found = []
             for step in progress.track(steps, task_id=bar):
                 progress.update(bar, status=step.name)
-                found.append(_run(step, progress))
+                found.append(_run(step, dataset, out, progress))
             runs[entry.name] = [run for run in found if run is not None]
             progress.update(bar, status="")
     return runs
 
 
 def _steps(
-    suite: Suite, entry: SuiteEntry, protocol: Experiment, dataset: PreparedDataset, out: Path
+    suite: Suite, entry: SuiteEntry, protocol: Experiment, dataset: PreparedDataset
 ) -> Iterator[_Step]:
     for model in suite.models:
         for seed in suite.seeds:
-            yield _training(suite.experiment(entry, model, seed), dataset, out)
+            experiment = suite.experiment(entry, model, seed)
+            with suppress(InputError):  # there is nothing to train on, as the training says too
+                experiment = with_enough_epochs(experiment, dataset)
+            yield _Step(experiment, None)
     names = baselines_of(protocol, dataset) if suite.baselines is None else suite.baselines
     for name in names[::-1]:
-        yield _baseline(name, protocol, dataset)
+        yield _Step(protocol, name)
 
 
-def _training(experiment: Experiment, dataset: PreparedDataset, out: Path) -> _Step:
-    with suppress(InputError):  # there is nothing to train on, as the training says too
-        experiment = with_enough_epochs(experiment, dataset)
-    settings = flatten(experiment)
-    return _Step(
-        experiment.name,
-        lambda: finished_run(experiment.tracking, dataset, experiment.family, settings),
-        lambda progress: fit(experiment, dataset, out / experiment.name, progress).run_id,
-    )
-
-
-def _baseline(name: str, experiment: Experiment, dataset: PreparedDataset) -> _Step:
-    settings = baseline_settings(experiment)
-    return _Step(
-        f"{experiment.name}-{name}",
-        lambda: finished_run(experiment.tracking, dataset, name, settings),
-        lambda _: fit_baseline(name, experiment, dataset),
-    )
-
-
-def _run(step: _Step, progress: Progress) -> str | None:
+def _run(step: _Step, dataset: PreparedDataset, out: Path, progress: Progress) -> str | None:
     """Return the id of the step's run, finished now or before; None if it was refused."""
-    if (done := step.finished()) is not None:
-        logger.info("%s: already finished, run %s", step.name, done[:8])
+    experiment, name = step.experiment, step.name
+    if step.baseline is None:
+        model, settings = experiment.family, flatten(experiment)
+    else:
+        model, settings = step.baseline, baseline_settings(experiment)
+    if (done := finished_run(experiment.tracking, dataset, model, settings)) is not None:
+        logger.info("%s: already finished, run %s", name, done[:8])
         return done
     started = time.perf_counter()
     try:
-        run_id = step.run(progress)
+        if step.baseline is None:
+            run_id = fit(experiment, dataset, out / name, progress).run_id
+        else:
+            run_id = fit_baseline(step.baseline, experiment, dataset)
     except (CheckpointError, BusyError):  # not skipped: trained epochs would be lost silently
         raise
     except InputError as error:
-        logger.warning("%s: skipped: %s", step.name, error)
+        logger.warning("%s: skipped: %s", name, error)
         return None
-    if step.finished() is None:  # Ctrl-C ended the training early, without an exception
+    # Ctrl-C ended the training early, without an exception
+    if finished_run(experiment.tracking, dataset, model, settings) is None:
         raise KeyboardInterrupt
-    logger.info("%s: %.0f s, run %s", step.name, time.perf_counter() - started, run_id[:8])
+    logger.info("%s: %.0f s, run %s", name, time.perf_counter() - started, run_id[:8])
     return run_id

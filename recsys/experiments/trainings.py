@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from rich.progress import Progress
@@ -65,26 +65,20 @@ def continue_bundle(
 ) -> Experiment:
     """Return the experiment of a training that starts from the bundle in a folder.
 
-    Args:
-        folder: the bundle, or the run that has it.
-        changes: an experiment whose fields win over those of the bundle; none if None.
-        overrides: fields to change, as key=value.
+    The fields of ``changes`` and the overrides (key=value) win over those of the bundle.
 
     Raises:
         InputError: the folder is no bundle, holds a baseline, or a field is unknown or wrong.
     """
     bundle = ModelBundle.open(folder)
-    _check_weights(bundle)
+    _refuse_baseline(bundle)
     return continued(bundle.experiment, os.fspath(folder), changes, overrides)
 
 
 def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> Start:
     """Read the model that an experiment starts from, if any, and match its items by their ids.
 
-    Args:
-        experiment: all settings, with those of the data.
-        dataset: the dataset to train on, which may have other items than the model.
-        out: the folder of the run.
+    The dataset may have other items than the model; ``out`` is the folder of the run.
 
     Raises:
         InputError: the model cannot be opened, is another one than the experiment names, has other
@@ -95,7 +89,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     if start is None:
         return Start(experiment, Catalogue.of(experiment.model, dataset))
     bundle = ModelBundle.open(start.bundle)
-    _check(experiment, start, bundle, dataset)
+    _refuse_other_models(experiment, start, bundle, dataset)
     if bundle.path.resolve() in ((out / artifacts.BUNDLE).resolve(), out.resolve()):
         raise InputError(
             f"{out}: the training would replace the model that it starts from: choose another "
@@ -133,21 +127,28 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     return Start(experiment, catalogue, warm)
 
 
-def _check(
+def _refuse_other_models(
     experiment: Experiment, start: StartConfig, bundle: ModelBundle, dataset: PreparedDataset
 ) -> None:
     """Refuse a model that the training cannot start from."""
     manifest = bundle.manifest
-    _check_weights(bundle)
+    _refuse_baseline(bundle)
     if start.digest not in (None, manifest.digest):
         raise InputError(
             f"start.digest={start.digest}: {start.bundle} holds another model, {manifest.digest}"
         )
-    wanted, given = _model_settings(experiment), _model_settings(bundle.experiment)
-    for name in sorted(wanted.keys() | given.keys(), key=lambda name: (name != "model.kind", name)):
-        if wanted.get(name) != given.get(name):
+    wanted, known = (
+        {
+            name: value
+            for name, value in flatten(settings).items()
+            if name.startswith("model.") and name not in _MAY_CHANGE
+        }
+        for settings in (experiment, bundle.experiment)
+    )
+    for name in sorted(wanted.keys() | known.keys(), key=lambda name: (name != "model.kind", name)):
+        if wanted.get(name) != known.get(name):
             raise InputError(
-                f"{name}={wanted.get(name)}: {start.bundle} was trained with {given.get(name)}, "
+                f"{name}={wanted.get(name)}: {start.bundle} was trained with {known.get(name)}, "
                 "and a training that starts from it keeps the settings of its model"
             )
     same = dataset.fingerprint == manifest.dataset_fingerprint
@@ -158,21 +159,12 @@ def _check(
         )
 
 
-def _check_weights(bundle: ModelBundle) -> None:
+def _refuse_baseline(bundle: ModelBundle) -> None:
     if bundle.trained is None:
         raise InputError(
             f"{bundle.path}: holds the baseline {bundle.experiment.baseline}, which has no weights "
             "to start from"
         )
-
-
-def _model_settings(experiment: Experiment) -> Mapping[str, Any]:
-    """Return the settings that decide the weights of a model and what they mean."""
-    return {
-        name: value
-        for name, value in flatten(experiment).items()
-        if name.startswith("model.") and name not in _MAY_CHANGE
-    }
 
 
 def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) -> bool:
@@ -302,12 +294,6 @@ def mean_of(
     Its curve has the epochs of all members, and then the validation of the mean of the best
     weights of each. It was trained on the validation part if any member was.
 
-    Args:
-        experiment: the experiment of the mean.
-        dataset: the prepared dataset.
-        catalogue: its items.
-        valid: the validation targets.
-        members: the trained models, in the order of the experiment.
     """
     model = AveragedModel([member.model for member in members]).eval()
     weights = {

@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 _WHOLE = 1000
 """The whole of a trial: its validations are reported in such parts of its epochs."""
 
-_DONE = (TrialState.COMPLETE, TrialState.PRUNED)
-
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
@@ -54,7 +52,6 @@ class Tuned:
     trials: int
     """Number of finished or pruned trials, in this call and earlier ones."""
     pruned: int
-    """Number of pruned trials."""
     study: str
     """Name of the study in Optuna's storage."""
     storage: str
@@ -105,66 +102,52 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
         if name not in known:
             hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
             raise InputError(f"tune: space: {name}: {experiment.name} has no such field{hint}")
-    name = f"{experiment.name}-{_identity(experiment, dataset, search)[:8]}"
-    with sole_use(_database(experiment).with_name(name), "runs the search"):
-        return _tune(experiment, dataset, search, name)
-
-
-def _tune(experiment: Experiment, dataset: PreparedDataset, search: Search, name: str) -> Tuned:
-    with_enough_epochs(experiment, dataset)  # refuses what no trial could be trained on
-    study, storage = _study(experiment, name)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # this module logs what users need to know
-    done = len(study.get_trials(deepcopy=False, states=_DONE))
-    left = None if search.trials is None else max(search.trials - done, 0)
-    if left != 0:
+    space = {f"space.{name}": str(values) for name, values in search.space.items()}
+    identity = config_fingerprint(dataset, "tune", flatten(experiment) | space)
+    name = f"{experiment.name}-{identity[:8]}"
+    database = experiment.tracking.database or Path("mlflow.db").absolute()
+    storage = f"sqlite:///{database.with_name('optuna.db')}"
+    with sole_use(database.with_name(name), "runs the search"):
+        with_enough_epochs(experiment, dataset)  # refuses what no trial could be trained on
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # this module logs what users must know
+        study = optuna.create_study(
+            storage=storage,
+            study_name=name,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=_WHOLE // 5),
+            direction="maximize",
+            load_if_exists=True,
+        )
+        # A sampler with the same seed would repeat its earlier proposals.
+        study.sampler = optuna.samplers.TPESampler(
+            seed=(experiment.seed + len(study.trials)) % 2**32  # as large as numpy's may be
+        )
+        left = None if search.trials is None else max(search.trials - len(_trials(study)), 0)
         try:
-            _search(study, experiment, dataset, search, left)
+            if left != 0:
+                _search(study, experiment, dataset, search, left)
         except KeyboardInterrupt:
-            if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            if not _trials(study, TrialState.COMPLETE):
                 raise
             logger.warning("stopped by Ctrl-C: the best so far is used; run again to resume")
-    if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-        raise InputError(f"tune: none of the trials of {study.study_name} has finished")
-    best = study.best_trial
+    if not _trials(study, TrialState.COMPLETE):
+        raise InputError(f"tune: none of the trials of {name} has finished")
+    best, done = study.best_trial, _trials(study)
     logger.info("best: trial %d, %s", best.number, best.params)
     tuned = _with(experiment, dataset, best.params)
-    states = [trial.state for trial in study.get_trials(deepcopy=False, states=_DONE)]
     return Tuned(
         experiment=tuned.model_copy(update={"name": f"{experiment.name}-tuned"}),
         ndcg_at_10=study.best_value,
-        trials=len(states),
-        pruned=states.count(TrialState.PRUNED),
-        study=study.study_name,
+        trials=len(done),
+        pruned=sum(trial.state is TrialState.PRUNED for trial in done),
+        study=name,
         storage=storage,
     )
 
 
-def _identity(experiment: Experiment, dataset: PreparedDataset, search: Search) -> str:
-    space = {f"space.{name}": str(values) for name, values in search.space.items()}
-    return config_fingerprint(dataset, "tune", flatten(experiment) | space)
-
-
-def _database(experiment: Experiment) -> Path:
-    return experiment.tracking.database or Path("mlflow.db").absolute()
-
-
-def _study(experiment: Experiment, name: str) -> tuple[optuna.Study, str]:
-    """Open or create the study of this search, and return it with the URL of its storage."""
-    database = _database(experiment)
-    database.parent.mkdir(parents=True, exist_ok=True)
-    storage = f"sqlite:///{database.with_name('optuna.db')}"
-    study = optuna.create_study(
-        storage=storage,
-        study_name=name,
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=_WHOLE // 5),
-        direction="maximize",
-        load_if_exists=True,
-    )
-    # A sampler with the same seed would repeat its earlier proposals.
-    study.sampler = optuna.samplers.TPESampler(
-        seed=(experiment.seed + len(study.trials)) % 2**32  # as large as numpy's may be
-    )
-    return study, storage
+def _trials(study: optuna.Study, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
+    """Return the trials in one of some states; those finished or pruned if none is given."""
+    done = states or (TrialState.COMPLETE, TrialState.PRUNED)
+    return study.get_trials(deepcopy=False, states=done)
 
 
 def _search(
@@ -211,7 +194,7 @@ def _search(
             return curve.best
 
         def show(_: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
-            finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            finished = _trials(study, TrialState.COMPLETE)
             best = f"best valid NDCG@10 {study.best_value:.4f}" if finished else ""
             progress.update(bar, advance=1, status=best)
             value = "pruned" if trial.value is None else f"{trial.value:.4f}"
