@@ -1,4 +1,4 @@
-"""New items are found by vectors that tell what their ids cannot."""
+"""New items are found by vectors and categories that tell what their ids cannot."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def directions(rng: np.random.Generator) -> np.ndarray:
     return centres[CATEGORY] + 0.3 * rng.normal(size=(ITEMS, 16))
 
 
-def share_of_own_category(vectors: np.ndarray, *, item_ids: bool = True) -> float:
+def share_of_own_category(
+    feature: str | dict[str, str] | None, values: np.ndarray, *, item_ids: bool = True
+) -> float:
     """Train on users who buy in one category; return its share of their five best new items."""
     rng = np.random.default_rng(1)
     liked = rng.integers(CATEGORIES, size=USERS)
     bought = [rng.choice(np.flatnonzero((c == CATEGORY) & ~NEW), LENGTH) + 1 for c in liked]
-    feature = {"kind": "vector", "column": "text"}
     model: dict[str, Any] = {
         "embedding_dim": 16,
         "num_blocks": 1,
@@ -40,13 +41,14 @@ def share_of_own_category(vectors: np.ndarray, *, item_ids: bool = True) -> floa
         "dropout": 0.0,
     }
     model |= {"max_sequence_length": LENGTH, "head": {"kind": "dot_product"}}
-    model |= {"item_features": [feature], "item_ids": item_ids}
+    model |= {"item_features": [feature] if feature else [], "item_ids": item_ids}
     training = {"learning_rate": 1e-2, "batch_tokens": 800, "precision": "float32"}
     experiment = parse_experiment(
         {"model": model, "training": training, "evaluation": {"seen": "allow"}}
     )
-    items = pl.DataFrame({"item_id": np.arange(ITEMS), "text": vectors})
-    encoder = FeatureEncoder.fit("item", features_of(experiment.model, "item"), items)
+    items = pl.DataFrame({"item_id": np.arange(ITEMS), "told": values})
+    features = features_of(experiment.model, "item")
+    encoder = FeatureEncoder.fit("item", features, items) if features else None
     catalogue = Catalogue.read(ITEMS, Encoders(encoder), items)
     histories = Histories.from_lists(bought)
     trained, _ = train(experiment, catalogue, histories, None, 6, lambda *_: None)
@@ -56,10 +58,17 @@ def share_of_own_category(vectors: np.ndarray, *, item_ids: bool = True) -> floa
 
 
 @pytest.mark.slow
-def test_vectors_tell_what_ids_cannot() -> None:
-    """A quarter is chance: shuffled vectors tell nothing of the new items."""
+def test_features_tell_what_ids_cannot() -> None:
+    """A quarter is chance: shuffled vectors and categories tell nothing of the new items.
+
+    Without features new items are negatives alone, and come after all others.
+    """
     rng = np.random.default_rng(0)
-    vectors = directions(rng)
-    assert share_of_own_category(vectors) > 0.9
-    assert share_of_own_category(vectors, item_ids=False) > 0.9
-    assert share_of_own_category(rng.permutation(vectors)) < 0.5
+    vector, vectors = {"kind": "vector", "column": "told"}, directions(rng)
+    assert share_of_own_category(vector, vectors) > 0.9
+    assert share_of_own_category(vector, vectors, item_ids=False) > 0.9
+    assert share_of_own_category(vector, rng.permutation(vectors)) < 0.5
+    names = CATEGORY.astype(str)
+    assert share_of_own_category("told", names) > 0.9
+    assert share_of_own_category("told", rng.permutation(names)) < 0.5
+    assert share_of_own_category(None, names) < 0.5
