@@ -16,15 +16,15 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from recsys.errors import InputError
 from recsys.server.app import make_app
-from recsys.server.gate import Gate
-from recsys.server.logs import FACTS, write_json_lines
-from recsys.server.service import ServedModel, Service
+from recsys.server.metrics import FACTS, write_json_lines
+from recsys.server.model import ServedModel, Service
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 
@@ -116,7 +116,7 @@ def _watch_over_workers(
         raise InputError(f"{settings.bundle}: a worker could not start: its log says why")
 
 
-def _worker(settings: ServerSettings, threads: int) -> Gate:
+def _worker(settings: ServerSettings, threads: int) -> FastAPI:
     """Return the application of a worker, in its own process."""
     write_json_lines()
     threading.Thread(target=_end_with_parent, daemon=True).start()

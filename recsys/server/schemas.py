@@ -18,8 +18,6 @@ from pydantic import (
     StrictStr,
 )
 
-from recsys.serving.bundle import USUAL_K
-
 _INT64 = 1 << 63
 _INTEGER = Annotated[StrictInt, Field(ge=-_INT64, lt=_INT64)]
 _TEXT = Annotated[StrictStr, Field(max_length=1_000)]
@@ -46,8 +44,7 @@ def _check_columns(row: Any) -> Any:
 Row = Annotated[dict[str, Cell], BeforeValidator(_check_columns)]
 """A row of a log."""
 
-HISTORY = ["P0007", "P0012"]
-_BY_HISTORY: dict[str, Any] = {"history": HISTORY}
+_BY_HISTORY: dict[str, Any] = {"history": ["P0007", "P0012"]}
 _BY_ID: dict[str, Any] = {"user_id": "C00042", "history": ["P0007"], "times": ["2024-05-01"]}
 
 
@@ -75,15 +72,17 @@ class RecommendRequest(User):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"k": 5}, _BY_ID]})
 
-    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = USUAL_K
-    """The number of items; fewer if filtering leaves fewer, and by default all of a catalogue that
-    is smaller."""
+    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] | None = None
+    """The number of items; fewer if filtering leaves fewer. By default 10, or all of a smaller
+    catalogue."""
     seen: Literal["filter", "allow"] | None = None
     """Whether items of the history are left out; by default as in training."""
     allow: Annotated[Several[Id], Field(min_length=1)] | None = None
     """The only items to recommend."""
     deny: Several[Id] | None = None
     """Items that are not recommended."""
+    where: _TEXT | None = None
+    """A condition in SQL over the columns of the item table that recommended items meet."""
     diversity: Annotated[float, Field(ge=0, le=1)] | None = None
     """The weight of dissimilarity."""
     at_most: dict[_TEXT, StrictInt] | None = None
@@ -107,6 +106,15 @@ class ScoreRequest(User):
     """See `RecommendRequest`."""
 
 
+class ExplainRequest(User):
+    """What did each purchase of a user add to the score of an item?"""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"item_id": "P0003"}]})
+
+    item_id: Id
+    """An item of the catalogue."""
+
+
 class SimilarRequest(BaseModel):
     """Which items are most similar to this one?"""
 
@@ -120,15 +128,6 @@ class SimilarRequest(BaseModel):
     """An item of the catalogue."""
     k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = 10
     """The number of items."""
-
-
-class ExplainRequest(User):
-    """What did each purchase of a user add to the score of an item?"""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"item_id": "P0003"}]})
-
-    item_id: Id
-    """An item of the catalogue."""
 
 
 def rule_broken(errors: Sequence[Mapping[str, Any]]) -> str:
@@ -156,12 +155,7 @@ def _place(path: Sequence[str | int]) -> str:
     return ".".join(parts) or ".".join(str(part) for part in path[-1:])
 
 
-_KINDS = (RecommendRequest, ScoreRequest, SimilarRequest, ExplainRequest)
-
-
-Source = Literal["model", "popularity"]
-
-
+_KINDS = (RecommendRequest, ScoreRequest, ExplainRequest, SimilarRequest)
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 
 
@@ -173,6 +167,17 @@ class Answer(BaseModel):
     """
 
     model_config = _DOCUMENTED
+
+
+class OfHistory(Answer):
+    """What every answer says of the history that it was made of."""
+
+    skipped: int
+    """How many items of the history are not in the catalogue."""
+    assumed_gap: int | None
+    """The time between two interactions, on the scale of the training log, that was assumed because
+    the history has no times and the model reads them; null if none was. An answer to given times is
+    better."""
 
 
 @dataclass(slots=True)
@@ -189,19 +194,13 @@ class RecommendedItem:
     """None unless it was asked for, and where the source is popularity."""
 
 
-class Recommendations(Answer):
+class Recommendations(OfHistory):
     """The best items of a user, best first."""
 
     items: list[RecommendedItem]
-    source: Source
+    source: Literal["model", "popularity"]
     """popularity: no item of the history is known, so the most popular items are the answer, and
     scores are counts of interactions."""
-    skipped: int
-    """How many items of the history are not in the catalogue."""
-    assumed_gap: int | None
-    """The time between two interactions, on the scale of the training log, that was assumed because
-    the history has no times and the model reads them; null if none was. An answer to given times is
-    better."""
 
 
 @dataclass(slots=True)
@@ -217,18 +216,40 @@ class ScoredItem:
     """See `RecommendedItem`."""
 
 
-class Scores(Answer):
+class Scores(OfHistory):
     """The scores of the known candidates, in the order of the request."""
 
     items: list[ScoredItem]
-    source: Source
-    """See `Recommendations`."""
-    skipped: int
-    """How many items of the history are not in the catalogue."""
-    assumed_gap: int | None
+    source: Literal["model", "popularity"]
     """See `Recommendations`."""
     unknown: list[Id]
     """The candidates that are not in the catalogue."""
+
+
+@dataclass(slots=True)
+class Contribution:
+    """What one purchase adds to a score."""
+
+    __pydantic_config__ = _DOCUMENTED
+
+    position: int
+    """Its index, from 0, in the history."""
+    item_id: Id
+    contribution: float
+    """Signed."""
+    share: float
+    """The contribution over the sum of all absolute ones."""
+
+
+class Explanation(OfHistory):
+    """The parts of a score, the largest contribution first."""
+
+    item_id: Id
+    score: float
+    """The sum of all contributions and the rest."""
+    rest: float
+    """The part of the score that belongs to no single purchase, such as the dot product."""
+    purchases: list[Contribution]
 
 
 @dataclass(slots=True)
@@ -249,36 +270,6 @@ class SimilarItems(Answer):
     items: list[SimilarItem]
 
 
-@dataclass(slots=True)
-class Contribution:
-    """What one purchase adds to a score."""
-
-    __pydantic_config__ = _DOCUMENTED
-
-    position: int
-    """Its index, from 0, in the history."""
-    item_id: Id
-    contribution: float
-    """Signed."""
-    share: float
-    """The contribution over the sum of all absolute ones."""
-
-
-class Explanation(Answer):
-    """The parts of a score, the largest contribution first."""
-
-    item_id: Id
-    score: float
-    """The sum of all contributions and the rest."""
-    rest: float
-    """The part of the score that belongs to no single purchase, such as the dot product."""
-    purchases: list[Contribution]
-    skipped: int
-    """How many items of the history are not in the catalogue."""
-    assumed_gap: int | None
-    """See `Recommendations`."""
-
-
 class Problem(Answer):
     """Why there is no answer, in one line."""
 
@@ -288,4 +279,4 @@ class Problem(Answer):
 class Health(Answer):
     """Whether the server is up."""
 
-    status: Literal["ok"]
+    status: Literal["ok"] = "ok"

@@ -29,9 +29,9 @@ class Limits:
 class NamedModel:
     """A model by its name in a registry; the name may move on to another model."""
 
-    at_first: str
-    """Where the model that the server began with is stored."""
-    place: Callable[[], str]
+    stored_at: str
+    """Where the model that the server begins with is stored."""
+    find: Callable[[], str]
     """Returns where the model of the moment is stored."""
     folder: Callable[[], Path]
     """Returns its folder, downloaded if it is stored elsewhere."""
@@ -69,29 +69,17 @@ class ServerSettings:
 
 
 def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
-    """Return the threads of torch of each worker.
-
-    By default the workers divide all cores. Leaving one of two cores to HTTP was measured, too: it
-    answered 10 to 20% fewer requests, and each of them later.
+    """Return the threads of torch of each worker; by default the workers divide all cores.
 
     Raises:
         InputError: more threads than cores: they would wait for each other.
 
-    >>> threads_of(None, available=8), threads_of(None, 1), threads_of(4, 8)
-    (8, 1, 4)
-    >>> threads_of(None, 8, workers=3)
-    2
+    >>> threads_of(None, available=8), threads_of(4, 8), threads_of(None, 8, workers=3)
+    (8, 4, 2)
     """
     if not 1 <= workers <= available:
-        raise InputError(
-            f"--workers {workers}: must be from 1 to {available}, the cores that there are"
-        )
-    if threads is None:
-        return available // workers
-    if not 1 <= threads <= available // workers:
-        each = "" if workers == 1 else f" divided by {workers} workers"
-        raise InputError(
-            f"--threads {threads}: must be from 1 to {available // workers}, the cores that there "
-            f"are{each}"
-        )
-    return threads
+        raise InputError(f"--workers {workers}: must be from 1 to {available}, the cores there are")
+    most = available // workers
+    if threads is not None and not 1 <= threads <= most:
+        raise InputError(f"--threads {threads}: must be from 1 to {most}, the cores of a worker")
+    return threads or most

@@ -135,13 +135,16 @@ class UserHistories:
         return replace(self, histories=timed, assumed_gap=gap)
 
     def with_request_time(
-        self, reads: TimesRead, at: RequestTime | None, scale: TimeScale = NO_SCALE
+        self,
+        reads: TimesRead,
+        at: RequestTime | NDArray[np.int64] | None,
+        scale: TimeScale = NO_SCALE,
     ) -> UserHistories:
         """Add the request time, if the model reads it and the histories have none.
 
         Args:
             reads: the times that the model reads; "none" ignores ``at``.
-            at: the request time of all users.
+            at: the request time of all users; or that of each [B], on the scale of the log.
             scale: that of the training log.
 
         Raises:
@@ -159,17 +162,21 @@ class UserHistories:
             return self
         if at is None:
             raise InputError("at: the model reads the request time: say when")
-        time = scale.value(at, "at")
+        if isinstance(at, np.ndarray):
+            moments = at
+        else:
+            moments = np.full(len(lengths), scale.value(at, "at"), dtype=np.int64)
         nonempty = np.flatnonzero(lengths)
         latest = times[self.histories.offsets[nonempty + 1] - 1]
-        if (latest > time).any():
-            first = int(np.argmax(latest > time))
-            user = self.user_ids[int(nonempty[first])]
+        if (is_early := latest > moments[nonempty]).any():
+            first = int(np.argmax(is_early))
+            row = int(nonempty[first])
+            shown = moments[row] if isinstance(at, np.ndarray) else repr(at)
+            user = self.user_ids[row]
             raise InputError(
-                f"at={at!r}: must not be before the last item of user {user!r}, at {latest[first]}"
+                f"at={shown}: must not be before the last item of user {user!r}, at {latest[first]}"
             )
-        request_times = np.full(len(lengths), time, dtype=np.int64)
-        return replace(self, histories=replace(self.histories, request_times=request_times))
+        return replace(self, histories=replace(self.histories, request_times=moments))
 
 
 def users_of(candidates: pl.Series, dataset: PreparedDataset) -> pl.Series:

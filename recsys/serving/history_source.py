@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,13 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.histories import RawHistories, UserHistories, without_unknown_items
-from recsys.serving.raw_values import NO_SCALE, TimeScale, id_series, known_tokens
+from recsys.serving.raw_values import (
+    NO_SCALE,
+    TimeScale,
+    id_series,
+    ids_of_one_kind,
+    known_tokens,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +41,20 @@ class KnownUsers:
     scale: TimeScale = NO_SCALE
     """That of the training log."""
 
-    def read(self, users: Iterable[Any]) -> UserHistories:
-        """Return the full histories of some users, test targets included.
+    def read(
+        self,
+        users: Sequence[Any] | pl.Series,
+        later: Sequence[Sequence[Any]] | None = None,
+        times: Sequence[NDArray[np.int64]] | None = None,
+        gap: int | None = None,
+    ) -> UserHistories:
+        """Return the full histories of users [B], test targets included, and what came after them.
+
+        Args:
+            users: their ids.
+            later: the item ids of each that came after its history in the dataset, oldest first.
+            times: the times of these; without, they are as far apart as the gap.
+            gap: None if no times are assumed: the histories have none then.
 
         Raises:
             InputError: a user is not in the dataset.
@@ -51,41 +70,46 @@ class KnownUsers:
             interaction_features=None if features is None else features[entries],
             user_features=None if user_features is None else user_features[rows],
         )
-        return without_unknown_items(dataset.user_ids.gather(rows), given)
+        if later is not None:
+            given = self._longer(given, later, times, gap)
+        read = without_unknown_items(dataset.user_ids.gather(rows), given)
+        return read if later is None or times is not None else replace(read, assumed_gap=gap)
 
-    def read_longer(
-        self, user: Any, items: pl.Series, times: NDArray[np.int64] | None, gap: int | None
-    ) -> UserHistories:
-        """Return the history of a user and the interactions that came after it.
+    def _longer(
+        self,
+        known: Histories,
+        later: Sequence[Sequence[Any]],
+        times: Sequence[NDArray[np.int64]] | None,
+        gap: int | None,
+    ) -> Histories:
+        """Append later items to histories that have times."""
+        counts = np.array([len(items) for items in later])
+        offsets = known.offsets + np.concatenate([[0], np.cumsum(counts)])
+        is_later = np.zeros(offsets[-1], dtype=bool)
+        is_later[span_indices(offsets[1:] - counts, offsets[1:])] = True
+        items = np.empty(offsets[-1], dtype=np.int32)
+        items[~is_later] = known.items
+        items[is_later] = self.vocabulary.encode(ids_of_one_kind(chain.from_iterable(later)))
+        if times is None and gap is None:
+            return Histories(items, offsets)
+        assert known.times is not None  # noqa: S101 - those of the dataset
+        all_times = np.empty(offsets[-1], dtype=np.int64)
+        all_times[~is_later] = known.times
+        if times is not None:
+            all_times[is_later] = np.concatenate(times)
+        else:
+            newest = np.append(known.times, 0)[known.offsets[1:] - 1] * (known.lengths > 0)
+            steps = np.concatenate([np.arange(1, count + 1) for count in counts])
+            all_times[is_later] = np.repeat(newest, counts) + steps * np.int64(gap or 0)
+        return Histories(items, offsets, all_times)
 
-        Args:
-            user: the id.
-            items: their item ids [N], oldest first.
-            times: their times [N]; without, they are as far apart as the gap.
-            gap: None if no times are assumed: the history has none then.
+    def __contains__(self, user: Any) -> bool:
+        """Whether a user is in the dataset."""
+        return bool(self._users.encode([user])[0])
 
-        Raises:
-            InputError: the user is not in the dataset.
-        """
-        (row,) = self._rows([user])
-        span = slice(int(self.dataset.offsets[row]), int(self.dataset.offsets[row + 1]))
-        known_times = self.scale.of_dataset(self.dataset.timestamps[span], self.dataset.path)
-        later = times
-        if times is None and gap is not None:
-            later = known_times[-1:].sum() + np.arange(1, len(items) + 1) * np.int64(gap)
-        tokens = [self._tokens[self.dataset.items[span]], self.vocabulary.encode(items)]
-        given = Histories(
-            np.concatenate(tokens),
-            np.array([0, len(known_times) + len(items)]),
-            None if later is None else np.append(known_times, later),
-        )
-        read = without_unknown_items(self.dataset.user_ids.gather([row]), given)
-        return read if times is not None else replace(read, assumed_gap=gap)
-
-    def _rows(self, users: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the rows of distinct users."""
-        ids = id_series(users, "users").unique(maintain_order=True)
-        return known_tokens(ids, self._users, "user", f"dataset {self.dataset.path}") - np.int64(1)
+    def _rows(self, users: Sequence[Any] | pl.Series) -> NDArray[np.int64]:
+        place = f"dataset {self.dataset.path}"
+        return known_tokens(users, self._users, "user", place) - np.int64(1)
 
     @cached_property
     def _users(self) -> Vocabulary:
@@ -96,6 +120,27 @@ class KnownUsers:
         """The model's token of each item token of the dataset."""
         tokens = self.vocabulary.encode(self.dataset.vocabulary.ids)
         return np.concatenate([[PAD], tokens]).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visitor:
+    """A user of the dataset, or a history, or both: then the history came after the dataset's."""
+
+    user: Any = None
+    """The id of a user of the dataset; None if it is none."""
+    items: Sequence[Any] = ()
+    """Item ids, oldest first."""
+    times: NDArray[np.int64] | None = None
+    """The time of each item, ascending, on the scale of the training log; None if unknown."""
+    at: int | None = None
+    """The request time, on the scale of the training log."""
+    log: UserHistories | None = None
+    """What was read of a log of this user alone, in place of the others."""
+
+    @property
+    def kind(self) -> tuple[bool, ...]:
+        """What visitors have in common who are read together."""
+        return self.user is None, bool(self.items), self.times is None, self.at is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +163,36 @@ class HistorySource:
             return histories
         if histories is not None:
             return self.bundle.read_histories(histories)
-        return self.known.read(() if users is None else users)
+        ids = id_series(() if users is None else users, "users")
+        return self.known.read(ids.unique(maintain_order=True))
+
+    def read_visitors(self, visitors: Sequence[Visitor]) -> UserHistories:
+        """Read the histories of users 0, 1, …, who are all of one kind; a log is of one alone.
+
+        Raises:
+            InputError: a user is not in the dataset; the model reads times and there are none.
+        """
+        first, bundle = visitors[0], self.bundle
+        lists = [visitor.items for visitor in visitors]
+        times = None if first.times is None else [visitor.times for visitor in visitors]
+        if times is None and any(lists) and bundle.times != "none" and bundle.usual_gap is None:
+            raise InputError("history: the model reads the times of interactions: give times")
+        if first.log is not None:
+            read = first.log
+        elif first.user is not None:
+            ids = ids_of_one_kind(visitor.user for visitor in visitors)
+            later = lists if first.items else None
+            read = self.known.read(ids, later, times, bundle.usual_gap)  # type: ignore[arg-type]
+        elif times is None:
+            read = bundle.read_histories([*map(ids_of_one_kind, lists)])
+        else:
+            read = UserHistories.from_lists(
+                *(range(len(lists)), [*map(ids_of_one_kind, lists)], bundle.vocabulary),
+                times=times,  # type: ignore[arg-type]
+            )
+        read = replace(read, user_ids=pl.Series(range(len(visitors))))
+        moments = None if first.at is None else np.array([visitor.at for visitor in visitors])
+        return read.with_request_time(bundle.times, moments)  # on the scale of the log already
 
     @cached_property
     def known(self) -> KnownUsers:

@@ -57,6 +57,14 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     return ids
 
 
+def ids_of_one_kind(ids: Iterable[int | str]) -> pl.Series:
+    """Return integers and text as a series: of text if they are mixed, for they match as text."""
+    values = [*ids]
+    if not all(isinstance(value, int) for value in values):
+        values = [str(value) for value in values]
+    return pl.Series(values) if values else pl.Series([], dtype=pl.String)
+
+
 def is_missing(value: object) -> bool:
     """Return whether a value is None, NaN or NA, as a left join leaves for a missing one."""
     nan = isinstance(value, float) and math.isnan(value)

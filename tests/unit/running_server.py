@@ -15,7 +15,7 @@ import uvicorn
 
 from recsys.server.app import make_app
 from recsys.server.process import listen
-from recsys.server.service import ServedModel, Service
+from recsys.server.model import ServedModel, Service
 from recsys.server.settings import ServerSettings
 
 

@@ -27,8 +27,8 @@ from recsys.inference import model_scorer, product_search
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
+from recsys.server.model import ServedModel
 from recsys.server.schemas import User
-from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
@@ -257,8 +257,11 @@ def test_a_server_answers_as_on_the_cpu(
         assert (model.bundle.model.items.weight.device.type == "cpu") != gpu
         ask, states = model.recommender, model.recommender.states
         users = [
-            model.read(User(history=["gloves", "hat"])),
-            model.read(User(user_id="bob", history=["socks"])),
+            ask.source.read_visitors([model.visitor(asked)])
+            for asked in (
+                User(history=["gloves", "hat"]),
+                User(user_id="bob", history=["socks"]),
+            )
         ]
         found: list[Any] = []
         for user in [*users, *users]:  # the second time of kept states

@@ -110,6 +110,7 @@ def test_options_of_python_are_those_of_requests(tiny_bundle: ModelBundle, tmp_p
     copy = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
     bundle = save_temperature(ModelBundle.open(copy), 2.0)
     options: dict[str, Any] = {"diversity": 0.5, "at_most": {"name": 1}, "probabilities": True}
+    options["where"] = "item_id <> 'boots'"
     with running(ServerSettings(bundle.path)) as server:
         found = server.get("/v1/recommend", {"history": ["hat"], "k": 3, **options})
         expected = Recommender(bundle).recommend([["hat"]], k=3, **options)
@@ -293,13 +294,13 @@ def test_a_batch_answers_as_one_by_one(server: Running) -> None:
         ]
     alone = [server.get(*question) for question in questions]
     sizes: list[int] = []
-    observe = server.service.thread._observe
-    server.service.thread._observe = lambda batch: sizes.append(batch.size)
+    observe = server.service.thread.observe
+    server.service.thread.observe = lambda key, size, *seconds: sizes.append(size)
     try:
         with ThreadPoolExecutor(16) as pool:
             together = list(pool.map(lambda question: server.get(*question), questions))
     finally:
-        server.service.thread._observe = observe
+        server.service.thread.observe = observe
     assert max(sizes) > 1
     for one, other in zip(together, alone, strict=True):
         assert_same(one["items"], other["items"])

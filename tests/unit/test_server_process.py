@@ -28,9 +28,9 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.server.logs import FACTS
+from recsys.server.metrics import FACTS
+from recsys.server.model import ServedModel
 from recsys.server.process import answer, listen
-from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from tests.unit.running_server import Running, running
