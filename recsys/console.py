@@ -66,7 +66,7 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
         if len(frame) > most and not as_json:
             print(f"… {len(frame) - most:,} more rows: --out FILE")
         return
-    from recsys.serving.frame_writer import write_frames  # noqa: PLC0415 - most tables are printed
+    from recsys.serving.files import write_frames  # noqa: PLC0415 - most tables are printed
 
     show_rows([{"file": str(out), "rows": write_frames([frame], out)}], as_json)
 

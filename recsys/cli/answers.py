@@ -180,7 +180,7 @@ def recommend_items(
             answer = recommender.recommend(histories, users=users, **rules)
         show_answer(answer, recommender, as_json)
         return
-    from recsys.serving.chunks import write_answers
+    from recsys.serving.files import write_answers
 
     answer = partial(recommender.recommend, **rules)
     rows = write_answers(recommender, histories, users, answer, k, out)
@@ -237,7 +237,7 @@ def score_items(
 
     With --data and no --user, the users are those of the candidates.
     """
-    from recsys.serving.frame_writer import check_format
+    from recsys.serving.files import check_format
 
     if out is not None:
         check_format(out)
@@ -389,9 +389,9 @@ def write_embeddings(
     as_json: Json = False,
 ) -> None:
     """Write the embeddings of all items, or of histories if a log of histories is given."""
-    from recsys.serving.embeddings import check_format, save_embeddings
+    from recsys.serving.files import EMBEDDINGS, check_format, save_embeddings
 
-    check_format(out)
+    check_format(out, EMBEDDINGS)
     recommender, _ = open_recommender(bundle, None, None)
     recommender.bundle.use_gpu()
     with stage("embedding"):

@@ -1,50 +1,87 @@
-"""Export a bundle to ONNX: two graphs, the ids of the items, and what made them."""
+"""Export a bundle to ONNX: two graphs, the ids of the items, and what made them.
+
+One graph makes of histories what scores need, the other scores candidates: a history is encoded
+once, and any number of candidates are scored with it.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import ClassVar, Literal
 
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
+from pydantic import Field
 from torch import Tensor, nn
 
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.export.graphs import (
-    BATCH,
-    CANDIDATES,
-    LENGTH,
-    TIMES,
-    EncoderGraph,
-    HeadGraph,
-    Inputs,
-    plain_items,
-)
-from recsys.export.manifest import ExportManifest
 from recsys.export.runtime import ENCODER, HEAD, OnnxScorer, session
 from recsys.folders.atomic import new_folder
 from recsys.folders.digests import folder_sha256
+from recsys.folders.manifest import FolderManifest
 from recsys.inference.model_scorer import evaluating
 from recsys.model.averaged import AveragedModel
+from recsys.model.embeddings import ItemEmbeddings
+from recsys.model.encoder import TimesRead
+from recsys.model.heads import Head, LastRepresentation
 from recsys.model.models import Model, ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import for_evaluation
 
 _TOLERANCE = 1e-4
-_ITEMS, _POPULARITY = "items.json", "popularity.json"
 _LARGEST_FILE = 1 << 30
 """Bytes of weights above which they are files of their own: one of a graph may not exceed 2 GiB."""
+
+
+class ExportManifest(FolderManifest):
+    """The manifest of an export."""
+
+    noun: ClassVar[str] = "an ONNX export"
+    remedy: ClassVar[str] = "export the bundle again"
+    current_version: ClassVar[int] = 1
+    own_names: ClassVar[re.Pattern[str]] = re.compile(
+        r"(encoder|head)\.onnx(\.data)?|(items|popularity)\.json"
+    )
+
+    format: Literal["recsys.onnx"] = "recsys.onnx"
+    format_version: int = current_version
+    bundle: str
+    """The digest of the bundle's manifest."""
+    experiment: str
+    """The name of the experiment that trained the model."""
+    model: str
+    """The family of the model."""
+    git_commit: str | None
+    """The commit of the code that trained the model."""
+    num_items: int
+    """Size of the catalogue, I: entry i of items.json, counted from 0, is item token i + 1."""
+    max_sequence_length: int
+    """The most items of a history that the encoder takes: the latest ones, the oldest first."""
+    times: TimesRead
+    """The times that the encoder takes beside the items; the last column is the request time."""
+    seen: Literal["filter", "allow"]
+    """Whether items of a user's history are filtered from recommendations, as in training."""
+    encoder_inputs: list[str]
+    encoder_outputs: list[str]
+    head_inputs: list[str]
+    int8: bool
+    """Whether the weights are 8-bit integers."""
+    largest_difference: float
+    """The largest difference of a score from torch's, before weights were rounded to 8 bits."""
+    ndcg_at_10: dict[str, float] = Field(default_factory=dict)
+    """NDCG@10 on the test targets of the given dataset: float32, and int8 if that was made."""
 
 
 def export_onnx(
@@ -76,7 +113,7 @@ def export_onnx(
     model = _exportable(bundle).to("cpu")
     longest = bundle.experiment.model.max_sequence_length
     evaluated = None if dataset is None else for_evaluation(bundle, dataset, "test")
-    with new_folder(out) as folder, plain_items(model), evaluating(model), _quiet():
+    with new_folder(out) as folder, _plain_items(model), evaluating(model), _quiet():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             graphs = Path(scratch) if int8 else folder
             _write_graphs(model, longest, graphs)
@@ -85,14 +122,14 @@ def export_onnx(
             ndcg = {} if evaluated is None else {"float32": _ndcg(scorer, bundle, evaluated)}
             encoder, head = session(graphs / ENCODER), session(graphs / HEAD)
             if int8:
-                _round(graphs, folder)
+                for name in (ENCODER, HEAD):
+                    quantize_dynamic(graphs / name, folder / name, weight_type=QuantType.QInt8)
                 rounded = OnnxScorer(folder, bundle.num_items, longest)
                 if evaluated is not None:
                     ndcg["int8"] = _ndcg(rounded, bundle, evaluated)
-        items = json.dumps(bundle.vocabulary.ids.to_list(), ensure_ascii=False)
-        (folder / _ITEMS).write_text(items, encoding="utf-8")
-        counts = bundle.item_table["count"].to_list()
-        (folder / _POPULARITY).write_text(json.dumps(counts), encoding="utf-8")
+        for name, column in (("items.json", "item_id"), ("popularity.json", "count")):
+            values = json.dumps(bundle.item_table[column].to_list(), ensure_ascii=False)
+            (folder / name).write_text(values, encoding="utf-8")
         manifest = ExportManifest(
             bundle=bundle.manifest.digest,
             experiment=bundle.experiment.name,
@@ -102,9 +139,9 @@ def export_onnx(
             max_sequence_length=longest,
             times=bundle.times,
             seen=bundle.manifest.protocol.seen,
-            encoder_inputs=[one.name for one in encoder.get_inputs()],
-            encoder_outputs=[one.name for one in encoder.get_outputs()],
-            head_inputs=[one.name for one in head.get_inputs()],
+            encoder_inputs=[value.name for value in encoder.get_inputs()],
+            encoder_outputs=[value.name for value in encoder.get_outputs()],
+            head_inputs=[value.name for value in head.get_inputs()],
             int8=int8,
             largest_difference=difference,
             ndcg_at_10=ndcg,
@@ -137,62 +174,117 @@ def _exportable(bundle: ModelBundle) -> Model:
     return bundle.model
 
 
+class EncoderGraph(nn.Module):
+    """Item tokens [B, L], lengths [B] and perhaps times [B, L + 1] to what scores need of them."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, items: Tensor, lengths: Tensor, times: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The state [B, D]; of target attention also keys and values [B, H, L, d]."""
+        last = self.model.encode_last(ModelInputs(items, lengths, times))
+        return last[:3] if self.model.head.kv_source is not None else last[:1]
+
+
+class HeadGraph(nn.Module):
+    """Candidates [B, C] and what the encoder made of histories to scores [B, C]."""
+
+    def __init__(self, items: ItemEmbeddings, head: Head) -> None:
+        super().__init__()
+        self.items = items
+        self.head = head
+
+    def forward(self, candidates: Tensor, lengths: Tensor, last: tuple[Tensor, ...]) -> Tensor:
+        """The scores of item tokens; that of 0 (PAD) has no meaning."""
+        state, *attended = last
+        keys, values = attended if self.head.kv_source is not None else (state, state)
+        represented = self.head.represent_candidates(self.items(candidates))
+        return self.head.score_last(LastRepresentation(state, keys, values, lengths), represented)
+
+
+def _draw(
+    model: Model, lengths: list[int], candidates: int, seed: int = 0
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Draw the inputs of the encoder, by name, and candidates [B, C] to trace and to check with.
+
+    Histories are right-padded and have these lengths [B].
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = len(lengths), max(lengths)
+    items = torch.randint(1, model.num_items + 1, shape, generator=generator)
+    items[torch.arange(shape[1]) >= torch.tensor(lengths)[:, None]] = 0
+    gaps = torch.randint(0, 10**6, (shape[0], shape[1] + 1), generator=generator)
+    drawn = torch.randint(1, model.num_items + 1, (len(lengths), candidates), generator=generator)
+    inputs = {"items": items, "lengths": torch.tensor(lengths)}
+    return inputs if model.times == "none" else inputs | {"times": gaps.cumsum(1)}, drawn
+
+
+@contextmanager
+def _plain_items(model: Model) -> Iterator[Model]:
+    """Put one table in the place of item embeddings that are made of features, for a while."""
+    items = model.items
+    if items.features is None:
+        yield model
+        return
+    with torch.no_grad():
+        table = items.table().clone()
+    plain = ItemEmbeddings(len(table) - 1, table.shape[1])
+    plain.weight = nn.Parameter(table, requires_grad=False)
+    model.items = plain
+    try:
+        yield model
+    finally:
+        model.items = items
+
+
 def _write_graphs(model: Model, longest: int, folder: Path) -> None:
     # Dimensions of 1 would be taken for constants.
-    lengths = [min(longest, 7), max(1, min(longest, 7) - 3)]
-    inputs = Inputs.draw(lengths, 5, model.num_items, timed=model.times != "none")
-    encoder = EncoderGraph(model).eval()
-    head = HeadGraph(model.items, model.head).eval()
+    inputs, candidates = _draw(model, [min(longest, 7), max(1, min(longest, 7) - 3)], 5)
+    encoder, head = EncoderGraph(model).eval(), HeadGraph(model.items, model.head).eval()
     with torch.no_grad():
-        last = encoder(**inputs.encoder)
-    shapes = {
-        "items": {0: BATCH, 1: LENGTH},
-        "lengths": {0: BATCH},
-        "times": {0: BATCH, 1: TIMES},
-    }
+        last = encoder(**inputs)
     names = ["state", "keys", "values"][: len(last)]
-    _write_graph(
-        encoder,
-        tuple(inputs.encoder.values()),
-        tuple(shapes[name] for name in inputs.encoder),
-        [*inputs.encoder],
-        names,
-        folder / ENCODER,
+    of_histories = {
+        "items": {0: "batch", 1: "length"},
+        "lengths": {0: "batch"},
+        "times": {0: "batch", 1: "length_plus_one"},
+    }
+    of_last = tuple(
+        {0: "batch", 2: "length"} if tensor.dim() == 4 else {0: "batch"} for tensor in last
     )
-    of_last = tuple({0: BATCH, 2: LENGTH} if part.dim() == 4 else {0: BATCH} for part in last)
-    _write_graph(
-        head,
-        (inputs.candidates, inputs.lengths, last),
-        ({0: BATCH, 1: CANDIDATES}, {0: BATCH}, of_last),
-        ["candidates", "lengths", *names],
-        ["scores"],
-        folder / HEAD,
-    )
+    graphs: list[tuple[nn.Module, tuple[object, ...], list[str], list[str], tuple[object, ...]]] = [
+        (
+            *(encoder, tuple(inputs.values()), [*inputs], names),
+            tuple(of_histories[name] for name in inputs),
+        ),
+        (
+            *(head, (candidates, inputs["lengths"], last)),
+            *(["candidates", "lengths", *names], ["scores"]),
+            ({0: "batch", 1: "candidates"}, {0: "batch"}, of_last),
+        ),
+    ]
+    for name, (graph, given, input_names, outputs, shapes) in zip(
+        (ENCODER, HEAD), graphs, strict=True
+    ):
+        with torch.no_grad():
+            program = torch.onnx.export(
+                graph,
+                given,
+                input_names=input_names,
+                output_names=outputs,
+                dynamic_shapes=shapes,
+                dynamo=True,
+                verbose=False,
+            )
+        assert program is not None  # noqa: S101 - without a file name, it is returned
+        weights = sum(weight.numel() * 4 for weight in graph.state_dict().values())
+        program.save(str(folder / name), external_data=weights > _LARGEST_FILE)
 
 
-def _write_graph(
-    graph: nn.Module,
-    inputs: tuple[Any, ...],
-    shapes: tuple[Any, ...],
-    names: Sequence[str],
-    outputs: Sequence[str],
-    path: Path,
-) -> None:
-    with torch.no_grad():
-        program = torch.onnx.export(
-            graph,
-            inputs,
-            input_names=names,
-            output_names=outputs,
-            dynamic_shapes=shapes,
-            dynamo=True,
-            verbose=False,
-        )
-    assert program is not None  # noqa: S101 - without a file name, it is returned
-    weights = sum(weight.numel() * 4 for weight in graph.state_dict().values())
-    program.save(str(path), external_data=weights > _LARGEST_FILE)
-
-
+@torch.no_grad()
 def _check(model: Model, scorer: OnnxScorer, longest: int) -> float:
     """Return the largest difference between scores of the graphs and of torch.
 
@@ -203,29 +295,17 @@ def _check(model: Model, scorer: OnnxScorer, longest: int) -> float:
     for number, length in enumerate(sorted({1, min(7, longest), longest})):
         shorter = max(1, length // 2)
         for lengths in ([length], [length, shorter, 1]):  # in the second batch, rows are padded
-            timed = model.times != "none"
-            inputs = Inputs.draw(lengths, 1 + number, model.num_items, timed=timed, seed=number)
-            expected = _torch_scores(model, inputs).numpy()
-            last = scorer.encode({name: part.numpy() for name, part in inputs.encoder.items()})
-            found = scorer.score_encoded(inputs.candidates.numpy(), inputs.lengths.numpy(), last)
-            largest = max(largest, float(abs(found - expected).max()))
+            inputs, candidates = _draw(model, lengths, 1 + number, seed=number)
+            times = inputs.get("times")
+            last = model.encode_last(ModelInputs(inputs["items"], inputs["lengths"], times))
+            represented = model.head.represent_candidates(model.items(candidates))
+            expected = model.head.score_last(last, represented).numpy()
+            encoded = scorer.encode({name: tensor.numpy() for name, tensor in inputs.items()})
+            scores = scorer.score_encoded(candidates.numpy(), inputs["lengths"].numpy(), encoded)
+            largest = max(largest, float(abs(scores - expected).max()))
     if not largest <= _TOLERANCE:  # NaN too
         raise InputError(f"export: scores of ONNX and torch differ by {largest:.1e}")
     return largest
-
-
-@torch.no_grad()
-def _torch_scores(model: Model, inputs: Inputs) -> Tensor:
-    """Score as `ModelScorer` does."""
-    last = model.encode_last(ModelInputs(inputs.items, inputs.lengths, inputs.times))
-    candidates = model.head.represent_candidates(model.items(inputs.candidates))
-    return model.head.score_last(last, candidates)
-
-
-def _round(graphs: Path, folder: Path) -> None:
-    """Round the weights of both graphs to 8 bits."""
-    for name in (ENCODER, HEAD):
-        quantize_dynamic(graphs / name, folder / name, weight_type=QuantType.QInt8)
 
 
 def _ndcg(scorer: OnnxScorer, bundle: ModelBundle, dataset: PreparedDataset) -> float:
@@ -239,8 +319,7 @@ def _ndcg(scorer: OnnxScorer, bundle: ModelBundle, dataset: PreparedDataset) -> 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the notes of the exporter and of the quantiser, which a user cannot act on."""
-    names = ("torch.onnx", "onnxscript", "onnx_ir", "root")
-    loggers = [logging.getLogger(None if name == "root" else name) for name in names]
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", None)]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

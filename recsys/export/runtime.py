@@ -71,7 +71,7 @@ class OnnxScorer:
         self, candidates: NDArray[np.generic], lengths: NDArray[np.generic], last: Arrays
     ) -> NDArray[np.float32]:
         """Run the head: scores [B, C] of candidates [B, C]."""
-        names = [one.name for one in self._head.get_inputs()]
+        names = [value.name for value in self._head.get_inputs()]
         states = [name for name in names if name not in ("candidates", "lengths")]
         inputs = {
             "candidates": candidates,
@@ -89,5 +89,5 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 
 def run(graph: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
     """Run a graph with those of the inputs that it takes."""
-    names = [one.name for one in graph.get_inputs()]
+    names = [value.name for value in graph.get_inputs()]
     return graph.run(None, {name: np.ascontiguousarray(inputs[name]) for name in names})  # type: ignore[no-any-return]

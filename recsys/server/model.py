@@ -44,8 +44,7 @@ from recsys.server.schemas import (
 )
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.histories import UserHistories
-from recsys.serving.history_source import Visitor
+from recsys.serving.histories import UserHistories, Visitor
 from recsys.serving.index import BundleIndex
 from recsys.serving.raw_values import ids_of_one_kind
 from recsys.serving.recommender import Recommender
@@ -95,7 +94,7 @@ class ServedModel:
             Recommender(bundle, dataset, index=index, states=states), settings.retrieve, state
         )
         if dataset is not None:
-            _ = model.recommender.source.known
+            _ = model.recommender.known
         if bundle.times == "none" and not bundle.encoders.reads_inputs:
             item = bundle.vocabulary.ids[0]
             for asked in (
@@ -121,7 +120,7 @@ class ServedModel:
         options = {name: getattr(asked, name) for name in _OPTIONS if hasattr(asked, name)}
         for name in ("allow", "deny"):
             if options.get(name):
-                options[name] = ids_of_one_kind(options[name]).to_list()
+                options[name] = ids_of_one_kind(options[name])
         if isinstance(asked, ExplainRequest | SimilarRequest):
             self.known([asked.item_id], strict=True)
         if isinstance(asked, ScoreRequest):
@@ -159,7 +158,7 @@ class ServedModel:
                     "user_id: users are looked up in a prepared dataset, and the server has none: "
                     "recsys serve BUNDLE --data DATA"
                 )
-            if who not in self.recommender.source.known:
+            if who not in self.recommender.known:
                 raise InputError(f"user_id {one_line(repr(who), 60)} is not in the dataset")
         return Visitor(who, items, times, at)
 
@@ -204,7 +203,7 @@ class ServedModel:
         first = queries[0].asked
         if isinstance(first, SimilarRequest):
             return [self._similar(first)]
-        users = self.recommender.source.read_visitors([query.user for query in queries])
+        users = self.recommender.read_visitors([query.user for query in queries])
         if isinstance(first, ExplainRequest):
             return [self._explain(first, users)]
         best = isinstance(first, RecommendRequest)
@@ -213,8 +212,8 @@ class ServedModel:
     def _recommend(self, queries: Sequence[Query], users: UserHistories) -> list[Answer]:
         found = self.recommender.recommend(users, retrieve=self.retrieve, **queries[0].options)
         items: list[list[RecommendedItem]] = [[] for _ in queries]
-        for user, *row in pl.DataFrame(found).drop("source").iter_rows():
-            items[user].append(RecommendedItem(*row))
+        for user, item, score, rank, _source, *probability in pl.DataFrame(found).iter_rows():
+            items[user].append(RecommendedItem(item, score, rank, *probability))
         facts = zip(items, _sources(users), _facts(users), strict=True)
         return [
             Recommendations.model_construct(items=best, source=source, **fact)
@@ -225,14 +224,14 @@ class ServedModel:
         lists = [self.known(query.asked.candidates) for query in queries]
         candidates = [known for known, _ in lists]
         found = self.recommender.score(users, candidates, **queries[0].options)
-        rows = pl.DataFrame(found).drop("user_id", "source").iter_rows()
+        rows = pl.DataFrame(found).iter_rows()
         answers: list[Answer] = []
         for (known, unknown), source, fact in zip(
             lists, _sources(users), _facts(users), strict=True
         ):
             items = [
                 ScoredItem(item, None if math.isinf(score) else score, *probability)
-                for _, (item, score, *probability) in zip(known, rows, strict=False)
+                for _, (_user, item, score, _source, *probability) in zip(known, rows, strict=False)
             ]
             answers.append(
                 Scores.model_construct(items=items, source=source, unknown=unknown, **fact)

@@ -1,4 +1,4 @@
-"""The server as a process, or as several that uvicorn watches over: sockets, signals and logs."""
+"""The server as a process, or as several that uvicorn watches over: sockets and signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import tempfile
 import threading
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -30,13 +29,11 @@ from recsys.serving.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
 
-GRACE = 30
-"""Seconds that open requests have to end after a SIGTERM."""
 _OPTIONS: dict[str, Any] = {
     "log_config": None,
     "access_log": False,
     "server_header": False,
-    "timeout_graceful_shutdown": GRACE,
+    "timeout_graceful_shutdown": 30,
 }
 """Those of uvicorn, for one process and for several."""
 _LOADING = 600
@@ -63,43 +60,35 @@ def serve(settings: ServerSettings, host: str, port: int, threads: int, workers:
     """
     model = ServedModel.load(settings.bundle, settings) if workers == 1 else None
     items = (ModelBundle.open(settings.bundle) if model is None else model.bundle).num_items
-    with listen(host, port) as place:
+    with listen(host, port) as listener:
         write_json_lines()
-        host, port = place.getsockname()[:2]
+        host, port = listener.getsockname()[:2]
         facts = {"host": host, "port": port, "items": items, "threads": threads, "workers": workers}
         facts["key"] = settings.api_key is not None
         logger.info("serving", extra={FACTS: facts})
         if model is None:
-            _watch_over_workers(settings, place, threads, workers)
+            _watch_over_workers(settings, listener, threads, workers)
         else:
-            answer(settings, model, place, threads)
+            answer(settings, model, listener, threads)
     logger.info("ended")
 
 
 def answer(
-    settings: ServerSettings, model: ServedModel, place: socket.socket, threads: int
+    settings: ServerSettings, model: ServedModel, listener: socket.socket, threads: int
 ) -> None:
     """Answer requests at a listening socket until a signal ends it."""
     server = uvicorn.Server(uvicorn.Config(make_app(Service(settings, model, threads)), **_OPTIONS))
-
-    def end(number: int, frame: FrameType | None) -> None:
-        server.should_exit = True
-
     # A signal may come before uvicorn listens to signals; and when it has shut down, uvicorn raises
     # those again that it got: neither is a kill.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    server.run(sockets=[place])
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    server.run(sockets=[listener])
 
 
 def _watch_over_workers(
-    settings: ServerSettings, place: socket.socket, threads: int, workers: int
+    settings: ServerSettings, listener: socket.socket, threads: int, workers: int
 ) -> None:
-    """Run several workers until a signal ends them.
-
-    Raises:
-        InputError: a worker cannot start; its log says why.
-    """
+    """Run several workers until a signal ends them."""
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # a worker that died, or is replaced
     with tempfile.TemporaryDirectory(prefix="recsys-") as folder:
         os.environ[_METRICS] = folder  # the workers inherit it
@@ -110,7 +99,7 @@ def _watch_over_workers(
             **_OPTIONS,
             timeout_worker_healthcheck=_LOADING,
         )
-        team = Multiprocess(config, sockets=[place])
+        team = Multiprocess(config, sockets=[listener])
         team.run()
     if any(worker.exitcode == STARTUP_FAILURE for worker in team.processes):
         raise InputError(f"{settings.bundle}: a worker could not start: its log says why")
@@ -145,21 +134,20 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         InputError: the address cannot be listened on.
     """
+    listener = None
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         # By name, since asyncio sends without delay (TCP_NODELAY) only where it sees the protocol:
         # without, each answer waits 40 ms for an acknowledgement.
-        place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            place.bind(address)
-            place.listen(2048)
-        except OSError:
-            place.close()
-            raise
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
     except OSError as error:
+        if listener is not None:
+            listener.close()
         reason = error.strerror or error
         raise InputError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
-    return place
+    return listener

@@ -122,23 +122,16 @@ def write_files(
     count_ensemble: CountEnsemble | None,
     encoders: Encoders,
 ) -> dict[str, str]:
-    """Write all files of a bundle but its manifest; the same arguments give the same bytes.
+    """Write all files of a bundle but its manifest; return the SHA-256 of each, by name.
 
-    Args:
-        folder: a new folder.
-        answer: the trained model, or the baseline.
-        experiment: all settings.
-        item_table: item_id, the features of the items, and count.
-        count_ensemble: the counts whose scores are added, if any.
-        encoders: the encoders of the features that the model reads.
-
-    Returns:
-        The SHA-256 of each file, by name.
+    The same arguments give the same bytes. The item table has item_id, the features of the items,
+    and count.
     """
     if isinstance(answer, FittedBaseline):
         save_baseline(answer, folder / BASELINE)
     else:
-        save_weights(answer, folder / WEIGHTS)
+        weights = {name: weight.detach().cpu() for name, weight in answer.state_dict().items()}
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)
     if count_ensemble is not None:
         count_ensemble.save(folder / COUNT_ENSEMBLE)
     encoders.save(folder)
@@ -162,14 +155,6 @@ def read_items(path: Path, num_items: int) -> pl.DataFrame:
     if not counts.dtype.is_integer() or counts.null_count() or counts.min() < 0:  # type: ignore[operator]
         raise InputError(f"{path}: count must be whole numbers from 0, and none missing")
     return table
-
-
-def save_weights(model: Model, path: Path) -> None:
-    """Write the weights of a model."""
-    weights = {
-        name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()
-    }
-    save_file(weights, path)
 
 
 def load_weights(model: Model, path: Path) -> None:

@@ -1,28 +1,33 @@
-"""Candidates to score in the caller's raw ids."""
+"""Candidates to score, and the items that may be recommended, in the caller's raw ids."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, cast
 
 import narwhals as nw
 import numpy as np
 import polars as pl
+import torch
 from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
+from torch.nn.functional import normalize
 
 from recsys.config import Columns
 from recsys.data.histories import PAD
 from recsys.data.tables import TableSource, read_table
 from recsys.data.values import plain_ids
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError
+from recsys.data.where import keep_where
+from recsys.errors import InputError, did_you_mean
+from recsys.inference.diversity import UNGROUPED, Cap, Diversity
 from recsys.inference.scorer import user_batches
-from recsys.serving.raw_values import id_series, is_missing, lists_of, report_unknown
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.raw_values import id_series, joined_lists, lists_of, report_unknown
 
+_TABLE = "the item table"
 Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
 """Items to score: a table of user_id and item_id, or of item_id alone, for all users; or a list of
 item ids for all users; or a list of item ids for each user, by user id or in the order of the
@@ -60,32 +65,26 @@ class RawCandidates:
         (['hat', 'hat', 'boots'], [0, 1, 1, 3])
         """
         source = lists_of(source)
+        place = "candidate items"
         if isinstance(source, Mapping):
-            source = {user: () if is_missing(items) else items for user, items in source.items()}
-            for user, items in source.items():
-                if isinstance(items, str) or not isinstance(items, Iterable):
-                    what = f"a list of item ids, not {items!r}"
-                    raise InputError(f"candidates of user {user!r}: {what}")
-            lists = [list(items) for items in source.values()]
+            items, offsets = joined_lists(source, source.values(), "candidates", place)
             users = id_series(source, "users of the candidates")
-            counts = pl.Series([len(items) for items in lists], dtype=pl.Int64)
-            rows = pl.Series(np.repeat(np.arange(len(lists)), counts.to_numpy()))
-            return cls(id_series(chain.from_iterable(lists), "candidate items"), users.gather(rows))
+            rows = np.repeat(np.arange(len(users)), np.diff(offsets))
+            return cls(items, users.gather(rows))
         if isinstance(source, Sequence) and not isinstance(source, str):
             nested = [isinstance(items, list | tuple | np.ndarray | pl.Series) for items in source]
             if not any(nested):
-                return cls(id_series(source, "candidate items"))
+                return cls(id_series(source, place))
             if not all(nested):
                 single = source[nested.index(False)]
                 raise InputError(f"candidates: a list of item ids for each user, not {single!r}")
-            lists = [list(items) for items in source]
-            offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-            return cls(id_series(chain.from_iterable(lists), "candidate items"), offsets=offsets)
+            items, offsets = joined_lists(range(len(source)), source, "candidates", place)
+            return cls(items, offsets=offsets)
         if isinstance(source, np.ndarray):
             return cls.read(source.tolist(), columns)
         series: object = nw.from_native(source, pass_through=True, allow_series=True)
         if isinstance(series, nw.Series):
-            return cls(id_series(series.to_list(), "candidate items"))
+            return cls(id_series(series.to_list(), place))
         return cls._from_table(cast("TableSource", source), columns)
 
     @classmethod
@@ -110,26 +109,24 @@ def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
     return ids if typed and not ids.null_count() else id_series(ids, f"{origin}: column {name!r}")
 
 
-def allowed_items(
-    allow: Candidates | None, deny: Candidates | None, columns: Columns, catalogue: Vocabulary
+def chosen_items(
+    bundle: ModelBundle, allow: Candidates | None, deny: Candidates | None, where: str | None
 ) -> NDArray[np.bool_] | None:
     """Return whether each item token may be recommended [I + 1]; None if all may.
 
     Args:
+        bundle: the catalogue, with the columns of the items.
         allow: the only items to recommend, if any are given.
         deny: items that are not recommended; those outside the catalogue never are.
-        columns: see `RawCandidates.read`.
-        catalogue: the items that can be recommended.
+        where: a condition over the columns of the item table; see `keep_where`.
 
     Raises:
-        InputError: the items cannot be read, or none of ``allow`` is in the catalogue.
-
-    >>> hats = Vocabulary(pl.Series(["beret", "bowler", "cap"]))
-    >>> allowed_items(None, ["cap"], Columns(), hats).tolist()
-    [False, True, True, False]
+        InputError: the items cannot be read, or none of ``allow`` is in the catalogue; the
+            condition cannot be read, names an unknown column, or holds for no item.
     """
-    if allow is None and deny is None:
+    if allow is None and deny is None and where is None:
         return None
+    columns, catalogue = bundle.experiment.data.columns or Columns(), bundle.vocabulary
     allowed = np.full(len(catalogue) + 1, allow is None)
     if allow is not None:
         items = _only_items(allow, columns)
@@ -138,8 +135,72 @@ def allowed_items(
         allowed[tokens] = True
     if deny is not None:
         allowed[catalogue.encode(_only_items(deny, columns))] = False
+    if where is not None:
+        meets = np.zeros(len(allowed), dtype=bool)
+        meets[items_where(bundle.item_table, where)] = True
+        allowed &= meets
     allowed[PAD] = False
     return allowed
+
+
+def items_where(items: pl.DataFrame, where: str) -> NDArray[np.int64]:
+    """Return the tokens of the items for which a condition holds, ascending.
+
+    Raises:
+        InputError: see `chosen_items`.
+
+    >>> hats = pl.DataFrame({"item_id": ["beret", "bowler"], "price": [20, 90]})
+    >>> items_where(hats, "price < 80").tolist()
+    [1]
+    """
+    numbered = items.with_row_index("__item", offset=PAD + 1)
+    try:
+        kept, _ = keep_where(numbered, where, _TABLE, items.columns)
+        if not len(kept):
+            raise InputError(f"where {where!r}: holds for none of the {len(items):,} items")
+    except InputError as error:  # the language is that of data.where, the setting is not
+        raise InputError(str(error).removeprefix("data.")) from error
+    return kept["__item"].to_numpy().astype(np.int64)
+
+
+def chosen_diversity(
+    bundle: ModelBundle, weight: float | None, at_most: Mapping[str, int] | None
+) -> Diversity | None:
+    """Return how lists are made diverse; None if by their scores alone.
+
+    Args:
+        bundle: the model whose embeddings are compared, and the columns of the items.
+        weight: the weight of dissimilarity, 0 to 1; none if None.
+        at_most: for columns of the item table, how many items with the same value a list may have;
+            items without a value are not counted.
+
+    Raises:
+        InputError: the weight is not between 0 and 1, or the bundle holds a baseline, which has no
+            embeddings; a column is unknown or holds lists; a number is below 1.
+    """
+    if weight is not None and not 0 <= weight <= 1:
+        raise InputError(f"diversity={weight}: must be from 0 to 1")
+    caps = tuple(_cap(bundle.item_table, *cap) for cap in (at_most or {}).items())
+    if not weight:
+        return Diversity(caps=caps) if caps else None
+    with torch.inference_mode():
+        directions = normalize(bundle.model.items.table().float(), dim=1).cpu().numpy()
+    return Diversity(weight, directions, caps)
+
+
+def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
+    if column not in items.columns:
+        known = f"the columns of {_TABLE} are {', '.join(items.columns)}"
+        raise InputError(
+            f"at_most: no column {column!r}{did_you_mean(column, items.columns)}; {known}"
+        )
+    if most < 1:
+        raise InputError(f"at_most: {column}={most}: must be at least 1")
+    values = items[column]
+    if values.dtype.is_nested():
+        raise InputError(f"at_most: column {column!r} of {_TABLE} holds {values.dtype}, not values")
+    groups = values.rank("dense").cast(pl.Int64).fill_null(UNGROUPED).to_numpy()
+    return Cap(np.concatenate([[UNGROUPED], groups]), most)
 
 
 def _only_items(source: Candidates, columns: Columns) -> pl.Series:

@@ -30,10 +30,14 @@ _Parts = tuple[NDArray[np.float32], NDArray[np.float32]]
 """
 
 
-def explain(
-    bundle: ModelBundle, history: OneHistory, item: Any, *, at: RequestTime | None = None
-) -> pl.DataFrame:
-    """Explain the score of an item by what each purchase of a history adds to it.
+def explain_items(
+    bundle: ModelBundle,
+    history: OneHistory,
+    items: Sequence[Any],
+    *,
+    at: RequestTime | None = None,
+) -> list[pl.DataFrame]:
+    """Explain the scores of items by what each purchase of a history adds to them.
 
     Target attention adds one term per purchase (the sum over its heads) to the dot product, and so
     does the count ensemble: these terms are contributions. The dot product beside target attention,
@@ -45,32 +49,20 @@ def explain(
         bundle: any but one of a model that generates purchases.
         history: item ids, oldest first, or a log of one user, with the columns of all that the
             model reads; items outside the catalogue are skipped.
-        item: the id of the item to explain.
+        items: the ids of the items to explain.
         at: the time of the request; for the models that read it.
 
     Returns:
-        One row per purchase that the model or the counts read (the latest ones), oldest first:
-        position (index in the history), item_id, the item's name or title if the item table has
-        them, contribution (signed), share (contribution over the sum of all absolute contributions;
-        0 if all are 0) and rest (the same in each row): what no single purchase adds, such as the
-        dot product. The contributions plus one rest add up to the item's score.
+        For each item one row per purchase that the model or the counts read (the latest ones),
+        oldest first: position (index in the history), item_id, the item's name or title if the item
+        table has them, contribution (signed), share (contribution over the sum of all absolute
+        contributions; 0 if all are 0) and rest (the same in each row): what no single purchase
+        adds, such as the dot product. The contributions plus one rest add up to the item's score.
 
     Raises:
-        InputError: the item, or every item of the history, is not in the catalogue; see
+        InputError: an item, or every item of the history, is not in the catalogue; see
             `ModelBundle.read_history`.
     """
-    (found,) = explain_items(bundle, history, [item], at=at)
-    return found
-
-
-def explain_items(
-    bundle: ModelBundle,
-    history: OneHistory,
-    items: Sequence[Any],
-    *,
-    at: RequestTime | None = None,
-) -> list[pl.DataFrame]:
-    """Explain the scores of several items by one history, together; see `explain`."""
     user = bundle.read_history(history, at)
     candidates = known_tokens(items, bundle.vocabulary, "item", "catalogue")
     latest = slice(-_items_read(bundle), None)

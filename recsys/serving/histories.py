@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, TypeGuard, cast
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from recsys.config import DataConfig
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Histories, span_indices
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
@@ -29,7 +30,9 @@ from recsys.serving.raw_values import (
     RequestTime,
     TimeScale,
     id_series,
-    is_missing,
+    ids_of_one_kind,
+    joined_lists,
+    known_tokens,
     lists_of,
 )
 
@@ -179,16 +182,6 @@ class UserHistories:
         return replace(self, histories=replace(self.histories, request_times=moments))
 
 
-def users_of(candidates: pl.Series, dataset: PreparedDataset) -> pl.Series:
-    """Return the distinct users of candidates [N] that a dataset has; all if it has none of them.
-
-    The caller reports the others with their candidates.
-    """
-    distinct = candidates.unique(maintain_order=True)
-    known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
-    return distinct.filter(known) if known.any() else distinct
-
-
 OneHistory = Iterable[Any] | TableSource | UserHistories
 """Item ids of one user, oldest first; a log of one user; or the `UserHistories` of one user."""
 
@@ -232,13 +225,7 @@ def _listed(
             f"histories: the model reads {', '.join(encoders.input_columns)} too, and lists of "
             "items do not hold that: give a log with these columns"
         )
-    lists = [() if is_missing(items) else items for items in lists]
-    for user, items in zip(users, lists, strict=True):
-        if isinstance(items, str) or not isinstance(items, Iterable):
-            raise InputError(f"history of user {user!r}: a list of item ids, not {items!r}")
-    rows = [list(items) for items in lists]
-    items = id_series(chain.from_iterable(rows), "histories")
-    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    items, offsets = joined_lists(users, lists, "history", "histories")
     return Histories(vocabulary.encode(items), offsets)
 
 
@@ -281,3 +268,119 @@ def without_unknown_items(user_ids: pl.Series, given: Histories) -> UserHistorie
         )
     positions = np.arange(len(given.items)) - np.repeat(given.offsets[:-1], given.lengths)
     return UserHistories(user_ids, histories, skipped, positions[given.items != PAD])
+
+
+@dataclass(frozen=True, eq=False)
+class KnownUsers:
+    """The users of a dataset as a model sees them; it may have been trained on another one.
+
+    Items are matched by their ids. What does not depend on the question is made once.
+    """
+
+    dataset: PreparedDataset
+    """With the features that the model reads (`Encoders.read`)."""
+    vocabulary: Vocabulary
+    """The items of the model."""
+    scale: TimeScale = NO_SCALE
+    """That of the training log."""
+
+    def read(
+        self,
+        users: Sequence[Any] | pl.Series,
+        later: Sequence[Sequence[Any]] | None = None,
+        times: Sequence[NDArray[np.int64]] | None = None,
+        gap: int | None = None,
+    ) -> UserHistories:
+        """Return the full histories of users [B], test targets included, and what came after them.
+
+        Args:
+            users: their ids.
+            later: the item ids of each that came after its history in the dataset, oldest first.
+            times: the times of these; without, they are as far apart as the gap.
+            gap: None if no times are assumed: the histories have none then.
+
+        Raises:
+            InputError: a user is not in the dataset.
+        """
+        dataset, rows = self.dataset, self._rows(users)
+        starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
+        entries = span_indices(starts, ends)
+        features, user_features = dataset.interaction_features, dataset.user_features
+        given = Histories(
+            self._tokens[dataset.items[entries]],
+            np.concatenate([[0], np.cumsum(ends - starts)]),
+            self.scale.of_dataset(dataset.timestamps[entries], dataset.path),
+            interaction_features=None if features is None else features[entries],
+            user_features=None if user_features is None else user_features[rows],
+        )
+        if later is not None:
+            given = self._longer(given, later, times, gap)
+        read = without_unknown_items(dataset.user_ids.gather(rows), given)
+        return read if later is None or times is not None else replace(read, assumed_gap=gap)
+
+    def _longer(
+        self,
+        known: Histories,
+        later: Sequence[Sequence[Any]],
+        times: Sequence[NDArray[np.int64]] | None,
+        gap: int | None,
+    ) -> Histories:
+        """Append later items to histories that have times."""
+        counts = np.array([len(items) for items in later])
+        offsets = known.offsets + np.concatenate([[0], np.cumsum(counts)])
+        is_later = np.zeros(offsets[-1], dtype=bool)
+        is_later[span_indices(offsets[1:] - counts, offsets[1:])] = True
+        items = np.empty(offsets[-1], dtype=np.int32)
+        items[~is_later] = known.items
+        items[is_later] = self.vocabulary.encode(ids_of_one_kind(chain.from_iterable(later)))
+        if times is None and gap is None:
+            return Histories(items, offsets)
+        assert known.times is not None  # noqa: S101 - those of the dataset
+        all_times = np.empty(offsets[-1], dtype=np.int64)
+        all_times[~is_later] = known.times
+        if times is not None:
+            all_times[is_later] = np.concatenate(times)
+        else:
+            newest = np.append(known.times, 0)[known.offsets[1:] - 1] * (known.lengths > 0)
+            steps = np.concatenate([np.arange(1, count + 1) for count in counts])
+            all_times[is_later] = np.repeat(newest, counts) + steps * np.int64(gap or 0)
+        return Histories(items, offsets, all_times)
+
+    def __contains__(self, user: Any) -> bool:
+        """Whether a user is in the dataset."""
+        return bool(self._users.encode([user])[0])
+
+    def _rows(self, users: Sequence[Any] | pl.Series) -> NDArray[np.int64]:
+        place = f"dataset {self.dataset.path}"
+        return known_tokens(users, self._users, "user", place) - np.int64(1)
+
+    @cached_property
+    def _users(self) -> Vocabulary:
+        return Vocabulary(self.dataset.user_ids)
+
+    @cached_property
+    def _tokens(self) -> NDArray[np.int32]:
+        """The model's token of each item token of the dataset."""
+        tokens = self.vocabulary.encode(self.dataset.vocabulary.ids)
+        return np.concatenate([[PAD], tokens]).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visitor:
+    """A user of the dataset, or a history, or both: then the history came after the dataset's."""
+
+    user: Any = None
+    """The id of a user of the dataset; None if it is none."""
+    items: Sequence[Any] = ()
+    """Item ids, oldest first."""
+    times: NDArray[np.int64] | None = None
+    """The time of each item, ascending, on the scale of the training log; None if unknown."""
+    at: int | None = None
+    """The request time, on the scale of the training log."""
+    log: UserHistories | None = None
+    """What was read of a log of this user alone, in place of the others."""
+
+    @property
+    def kind(self) -> tuple[bool, ...]:
+        """What visitors have in common who are read together."""
+        return self.user is None, bool(self.items), self.times is None, self.at is None

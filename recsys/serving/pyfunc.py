@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 USER, ITEMS, TIMES, CANDIDATES = "user_id", "items", "times", "candidates"
 """The columns of the histories."""
+PARAMS = ("k", "seen", "at", "retrieve", "where", "diversity", "allow", "deny")
+"""The parameters of a call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,7 @@ class HistoryModel:
             histories: a frame with the column ``items``, lists of item ids, the oldest first; and
                 optionally ``times``, lists of their times; ``candidates``, lists of the items to
                 score; ``user_id``, which the answer repeats. Any of them may be null in a row.
-            params: ``k``, ``seen`` and ``at`` of `Recommender.recommend`; candidates are scored
-                whatever ``k`` and ``seen`` are.
+            params: `PARAMS`, as of `Recommender.recommend`; candidates are scored by ``at`` alone.
 
         Returns:
             A row for each history, in the library and with the index of the histories: ``item_id``
@@ -54,9 +55,9 @@ class HistoryModel:
         frame: nw.DataFrame[Any] = nw.from_native(histories, eager_only=True)
         if ITEMS not in frame.columns:
             raise InputError(f"histories: no column {ITEMS!r}")
-        given = {key: value for key, value in (params or {}).items() if value is not None}
-        if unknown := sorted(given.keys() - {"k", "seen", "at"}):
-            raise InputError(f"params: {unknown[0]!r} is none of k, seen and at")
+        given = {name: value for name, value in (params or {}).items() if _is_given(value)}
+        if unknown := sorted(given.keys() - {*PARAMS}):
+            raise InputError(f"params: {unknown[0]!r} is none of {', '.join(PARAMS)}")
         at = _time(given.pop("at", None))
         candidates = _lists(frame, CANDIDATES)
         scored = [row for row, items in enumerate(candidates) if items is not None]
@@ -153,6 +154,11 @@ def _lists(frame: nw.DataFrame[Any], name: str) -> list[list[Any] | None]:
             raise InputError(f"histories: row {row}: {name} is a list, not {value!r}")
         rows.append(None if missing else np.asarray(value).tolist())
     return rows
+
+
+def _is_given(value: object) -> bool:
+    """Return whether a parameter is neither None nor an empty list, the default of lists."""
+    return value is not None and not (isinstance(value, list | np.ndarray) and not len(value))
 
 
 def _time(at: object) -> RequestTime | None:

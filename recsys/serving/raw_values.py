@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import chain
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,30 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     return ids
 
 
-def ids_of_one_kind(ids: Iterable[int | str]) -> pl.Series:
-    """Return integers and text as a series: of text if they are mixed, for they match as text."""
+def ids_of_one_kind(ids: Iterable[Any]) -> list[Any]:
+    """Return integers and text as text if they are mixed, for they match as text."""
     values = [*ids]
-    if not all(isinstance(value, int) for value in values):
-        values = [str(value) for value in values]
-    return pl.Series(values) if values else pl.Series([], dtype=pl.String)
+    if all(isinstance(value, int) for value in values):
+        return values
+    return [str(value) for value in values]
+
+
+def joined_lists(
+    users: Iterable[Any], lists: Iterable[Any], noun: str, place: str
+) -> tuple[pl.Series, NDArray[np.int64]]:
+    """Return the ids of lists [B], end to end, and where each begins [B + 1].
+
+    Raises:
+        InputError: one is no list, whose user the message names, or an id is none.
+    """
+    rows: list[list[Any]] = []
+    for user, ids in zip(users, lists, strict=True):
+        missing = is_missing(ids)
+        if not missing and (isinstance(ids, str) or not isinstance(ids, Iterable)):
+            raise InputError(f"{noun} of user {user!r}: a list of item ids, not {ids!r}")
+        rows.append([] if missing else list(ids))
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return id_series(chain.from_iterable(rows), place), offsets
 
 
 def is_missing(value: object) -> bool:

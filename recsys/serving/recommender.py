@@ -9,32 +9,50 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from recsys.config import Columns
 from recsys.data.frames import Frame, frame_like
+from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.tables import TableSource
+from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
+from recsys.inference.diversity import diverse_top_k
+from recsys.inference.generator import SequenceGenerator
 from recsys.inference.model_scorer import StateCache
+from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen
 from recsys.model.generation import Greedy, Strategy
-from recsys.serving.answers import recommend, score
+from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle, refuse_lost_threads
 from recsys.serving.calibration import with_probabilities
-from recsys.serving.candidates import Candidates, RawCandidates, UserItemPairs
+from recsys.serving.candidates import (
+    Candidates,
+    RawCandidates,
+    UserItemPairs,
+    chosen_diversity,
+    chosen_items,
+)
 from recsys.serving.embeddings import history_embeddings, item_embeddings
-from recsys.serving.explain import explain
-from recsys.serving.fallback import Stages, seen_policy
-from recsys.serving.generate import generate, generated_items
-from recsys.serving.histories import OneHistory, RawHistories, UserHistories, users_of
-from recsys.serving.history_source import HistorySource
+from recsys.serving.explain import explain_items
+from recsys.serving.histories import KnownUsers, OneHistory, RawHistories, UserHistories, Visitor
 from recsys.serving.index import BundleIndex
-from recsys.serving.item_choice import chosen_diversity, chosen_items
 from recsys.serving.new_items import with_new_items
-from recsys.serving.raw_values import RequestTime, lists_of, whole_number
-from recsys.serving.similar import item_directions, similar_items
+from recsys.serving.raw_values import (
+    RequestTime,
+    id_series,
+    ids_of_one_kind,
+    known_tokens,
+    lists_of,
+    whole_number,
+)
+from recsys.serving.stages import Stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +121,56 @@ class Recommender:
             InputError: both arguments are given; or neither is, and no dataset was loaded; the
                 histories cannot be read; a user is unknown.
         """
-        return self.source.read(histories, users)
+        if histories is None and users is None and self.dataset is not None:
+            return self.known.read(self.dataset.user_ids)
+        if (histories is None) == (users is None):
+            raise InputError("give either histories or users, or load a dataset")
+        if isinstance(histories, UserHistories):
+            return histories
+        if histories is not None:
+            return self.bundle.read_histories(histories)
+        ids = id_series(() if users is None else users, "users")
+        return self.known.read(ids.unique(maintain_order=True))
+
+    def read_visitors(self, visitors: Sequence[Visitor]) -> UserHistories:
+        """Read the histories of users 0, 1, …, who are all of one kind; a log is of one alone.
+
+        Raises:
+            InputError: a user is not in the dataset; the model reads times and there are none.
+        """
+        first, bundle = visitors[0], self.bundle
+        lists = [visitor.items for visitor in visitors]
+        times = None if first.times is None else [visitor.times for visitor in visitors]
+        if times is None and any(lists) and bundle.times != "none" and bundle.usual_gap is None:
+            raise InputError("history: the model reads the times of interactions: give times")
+        if first.log is not None:
+            read = first.log
+        elif first.user is not None:
+            ids = ids_of_one_kind(visitor.user for visitor in visitors)
+            later = lists if first.items else None
+            read = self.known.read(ids, later, times, bundle.usual_gap)  # type: ignore[arg-type]
+        elif times is None:
+            read = bundle.read_histories([*map(ids_of_one_kind, lists)])
+        else:
+            read = UserHistories.from_lists(
+                *(range(len(lists)), [*map(ids_of_one_kind, lists)], bundle.vocabulary),
+                times=times,  # type: ignore[arg-type]
+            )
+        read = replace(read, user_ids=pl.Series(range(len(visitors))))
+        moments = None if first.at is None else np.array([visitor.at for visitor in visitors])
+        return read.with_request_time(bundle.times, moments)  # on the scale of the log already
+
+    @cached_property
+    def known(self) -> KnownUsers:
+        """The users of the dataset, as the model sees them.
+
+        Raises:
+            InputError: none was loaded; or it lacks a feature that the model reads.
+        """
+        if self.dataset is None:
+            raise InputError("users are looked up in a prepared dataset, and none was loaded")
+        encoded = self.bundle.encoders.read(self.dataset)
+        return KnownUsers(encoded, self.bundle.vocabulary, self.bundle.time_scale)
 
     def recommend(  # noqa: PLR0913 - what is recommended, to whom and by which rules
         self,
@@ -157,9 +224,15 @@ class Recommender:
         k = self.bundle.usual_k if k is None else whole_number("k", k)
         if retrieve is not None and whole_number("retrieve", retrieve) < k:
             raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
-        policy = seen_policy(self.bundle, seen)
+        policy = self._seen(seen)
         scorer = self._stages(retrieve, self.index).scorer(policy, allowed)
-        answer = recommend(self.bundle, scorer, queries, k, policy, diverse)
+        if diverse is None:
+            tokens, scores = top_k(scorer, queries.histories, k, policy)
+        else:
+            tokens, scores = diverse_top_k(scorer, queries.histories, k, policy, diverse)
+        rows, columns = np.nonzero(tokens != PAD)
+        answer = self._table(queries, rows, tokens[rows, columns], scores[rows, columns])
+        answer.insert_column(3, pl.Series("rank", columns + 1, dtype=pl.Int32))
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         return frame_like(answer, histories, self.like)
 
@@ -197,10 +270,15 @@ class Recommender:
         """
         raw = RawCandidates.read(candidates, self.bundle.experiment.data.columns or Columns())
         if histories is None and users is None and self.dataset is not None:
-            users = None if raw.users is None else users_of(raw.users, self.dataset)
+            users = None if raw.users is None else _known_of(raw.users, self.dataset)
         queries = self._queries(histories, users, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
-        answer = score(self.bundle, self._stages(None, None).candidates, queries, pairs)
+        scorer = self._stages(None, None).candidates
+        scores = np.empty(len(pairs.items), dtype=np.float32)
+        for batch in pairs.batches():
+            of_batch = scorer.score(queries.histories.take(batch.users), batch.candidates)
+            scores[batch.pairs] = of_batch.numpy()[batch.candidates != PAD]
+        answer = self._table(queries, pairs.users, pairs.items, scores)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         rows = (None, ()) if pairs.rows is None else (lists_of(candidates), pairs.rows)
         return frame_like(answer, histories, candidates, self.like, rows=rows)
@@ -216,10 +294,10 @@ class Recommender:
         seen: Seen | None = None,
         repeats: bool = False,
     ) -> Frame:
-        """Generate the next n purchases of each user, in order: see `generate`.
+        """Generate the next n purchases of each user, in order.
 
         Args:
-            histories: see `read_histories`.
+            histories: see `read_histories`; users with empty ones get the most popular items.
             users: see `read_histories`.
             n: purchases per user.
             strategy: `Greedy`, `Beam` or `Sampling`; greedy if None.
@@ -227,21 +305,74 @@ class Recommender:
             seen: see `recommend`.
             repeats: whether a list may hold an item more than once.
 
+        Returns:
+            user_id, item_id, step (from 1), log_probability (of the entire list; null for
+            popularity) and source ("model" or "popularity"), in the order of the users and of
+            purchase. A user for whom too few items are left has fewer than n rows.
+
         Raises:
             InputError: the model has no decoder or cannot generate so many; a candidate is not in
                 the catalogue; see `read_histories`.
         """
-        tokens = generated_items(self.bundle, candidates)
+        bundle, allowed = self.bundle, None
+        if candidates is not None:
+            if not len(candidates):
+                raise InputError("candidates: name at least one item")
+            allowed = known_tokens(candidates, bundle.vocabulary, "candidate item", "catalogue")
         queries = self.read_histories(histories, users)
-        policy, how = seen_policy(self.bundle, seen), strategy or Greedy()
-        answer = generate(
-            self.bundle, queries, n, how, seen=policy, candidates=tokens, repeats=repeats
+        policy, n = self._seen(seen), whole_number("n", n)
+        if not isinstance(model := bundle.model, SequenceToSequence):
+            raise InputError(
+                f"{bundle.path}: a model of kind {bundle.experiment.model.kind} generates nothing; "
+                "train one with model.kind=sequence_to_sequence"
+            )
+        longest = bundle.experiment.model.max_sequence_length
+        generator = SequenceGenerator(model, longest, strategy or Greedy())
+        known = np.flatnonzero(queries.histories.lengths)
+        generated, log_probabilities = generator.generate(
+            queries.histories.take(known), n, policy, candidates=allowed, repeats=repeats
+        )
+        choices = np.arange(1, bundle.num_items + 1) if allowed is None else np.unique(allowed)
+        popular = choices[np.argsort(-bundle.popularity[choices - 1], kind="stable")[:n]]
+        lists = np.full((len(queries.user_ids), n), PAD, dtype=np.int32)
+        lists[:, : len(popular)] = popular
+        scores = np.full(len(lists), np.nan, dtype=np.float32)
+        lists[known], scores[known] = generated, log_probabilities
+        rows, steps = np.nonzero(lists != PAD)
+        answer = self._table(queries, rows, lists[rows, steps], scores[rows]).select(
+            *("user_id", "item_id"),
+            pl.Series("step", steps + 1, dtype=pl.Int32),
+            pl.col("score").fill_nan(None).alias("log_probability"),
+            "source",
         )
         return frame_like(answer, histories, self.like)
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
-        """Find the items with the most similar embeddings: see `similar_items`."""
-        return similar_items(self.bundle, self._directions, item, k)
+        """Find the k items whose embeddings have the largest cosine with that of an item.
+
+        Args:
+            item: the item's id; it is not among the answer.
+            k: the number of items; fewer if the catalogue has no more.
+
+        Returns:
+            item_id, the item's name or title if the item table has them, similarity (the cosine)
+            and rank (from 1), the most similar first; equal ones in the order of the catalogue.
+
+        Raises:
+            InputError: the item is not in the catalogue; k is below 1; the bundle holds a
+                baseline, which has no embeddings.
+        """
+        if whole_number("k", k) < 1:
+            raise InputError(f"k={k}: must be at least 1")
+        bundle, directions = self.bundle, self._directions
+        token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
+        cosines = (directions @ directions[token - 1]).cpu().numpy()
+        cosines[token - 1] = -np.inf
+        best = np.argsort(-cosines, kind="stable")[: min(k, len(cosines) - 1)]
+        return bundle.item_table.select("item_id", *bundle.name_columns)[best].with_columns(
+            pl.Series("similarity", cosines[best]),
+            pl.Series("rank", np.arange(1, len(best) + 1), dtype=pl.Int32),
+        )
 
     def embeddings(
         self,
@@ -268,21 +399,21 @@ class Recommender:
         user: Any = None,
         at: RequestTime | None = None,
     ) -> Frame:
-        """Show what each purchase of a history adds to the score of an item: see `explain`.
+        """Show what each purchase of a history adds to the score of an item: see `explain_items`.
 
         Args:
-            history: see `explain`.
+            history: see `explain_items`.
             item: the id of the item to explain.
             user: in place of a history, the id of a user of the dataset.
             at: see `recommend`.
 
         Returns:
-            As `explain`, the largest contribution first; equal ones by position.
+            As `explain_items`, the largest contribution first; equal ones by position.
         """
         if item is None or (history is None) == (user is None):
             raise InputError("give either a history or a user, and the item to explain")
         given = self.read_histories(users=[user]) if history is None else history
-        parts = explain(self.bundle, given, item, at=at)
+        (parts,) = explain_items(self.bundle, given, [item], at=at)
         best = parts.sort("contribution", descending=True, maintain_order=True)
         return frame_like(best, history, self.like)
 
@@ -304,6 +435,31 @@ class Recommender:
         queries = self.read_histories(histories, users)
         return queries.with_request_time(self.bundle.times, at, self.bundle.time_scale)
 
+    def _seen(self, seen: Seen | None) -> Seen:
+        """Return the given policy for seen items, or that of training."""
+        seen = self.bundle.manifest.protocol.seen if seen is None else seen
+        if str(seen) not in ("filter", "allow"):
+            raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
+        return seen
+
+    def _table(
+        self,
+        queries: UserHistories,
+        rows: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+        scores: NDArray[np.float32],
+    ) -> pl.DataFrame:
+        """Return one line per pair [N] of a user, given by row, and an item, with its source."""
+        sources = np.where(queries.histories.lengths == 0, "popularity", "model")
+        return pl.DataFrame(
+            {
+                "user_id": queries.user_ids.gather(rows),
+                "item_id": self.bundle.vocabulary.decode(tokens),
+                "score": scores,
+                "source": pl.Series(sources, dtype=pl.String).gather(rows),
+            }
+        )
+
     def _stages(self, retrieve: int | None, index: BundleIndex | None) -> Stages:
         """The scorers; with kept states, those of the calls before, which share one ranker."""
         if self.states is None:
@@ -321,9 +477,16 @@ class Recommender:
 
     @cached_property
     def _directions(self) -> Tensor:
-        return item_directions(self.bundle)
+        """The embeddings of all items, scaled to length 1 [I, D]."""
+        with torch.inference_mode():
+            return normalize(self.bundle.model.items.table()[1:].float(), dim=1)
 
-    @cached_property
-    def source(self) -> HistorySource:
-        """Where the histories of users come from."""
-        return HistorySource(self.bundle, self.dataset)
+
+def _known_of(users: pl.Series, dataset: PreparedDataset) -> pl.Series:
+    """Return the distinct users of candidates that a dataset has; all if it has none of them.
+
+    The others are reported with their candidates.
+    """
+    distinct = users.unique(maintain_order=True)
+    known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
+    return distinct.filter(known) if known.any() else distinct

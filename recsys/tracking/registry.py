@@ -32,8 +32,8 @@ from recsys.tracking.runs import find_run
 from recsys.tracking.store import existing_store, open_store, refuse_broken_store
 
 NEEDED = (
-    *("filelock", "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow", "pydantic"),
-    *("pyyaml", "rich", "safetensors", "scikit-learn", "scipy", "torch", "typer"),
+    *("duckdb", "filelock", "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow"),
+    *("pydantic", "pyyaml", "rich", "safetensors", "scikit-learn", "scipy", "torch", "typer"),
 )
 """The distributions that a served model needs."""
 
@@ -191,6 +191,10 @@ def _signature(facts: ModelFacts) -> ModelSignature:
         ParamSpec("k", DataType.long, min(10, facts.num_items)),
         ParamSpec("seen", DataType.string, None),
         ParamSpec("at", DataType.string, None),
+        ParamSpec("retrieve", DataType.long, None),
+        ParamSpec("where", DataType.string, None),
+        ParamSpec("diversity", DataType.double, None),
+        *(ParamSpec(name, item, [], (-1,)) for name in ("allow", "deny")),
     ]
     return ModelSignature(
         inputs=Schema([*columns]),

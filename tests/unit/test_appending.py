@@ -25,8 +25,8 @@ from recsys.data.histories import PAD
 from recsys.data.preparation import build, describe
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.server.model import ServedModel
 from recsys.server.schemas import User
-from recsys.server.service import ServedModel
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import for_evaluation
@@ -499,7 +499,8 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
     served = ServedModel.load(tiny_bundle.path, ServerSettings(tiny_bundle.path, grown.path))
     for user in users:
-        own = served.read(User(user_id=user)).histories
+        visitor = served.visitor(User(user_id=user))
+        own = served.recommender.read_visitors([visitor]).histories
         assert tiny_bundle.vocabulary.decode(own.items).to_list() == histories[user]
     mapped = for_evaluation(tiny_bundle, grown, "test")
     targets = mapped.items[mapped.target_positions("test").targets]

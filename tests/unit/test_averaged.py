@@ -44,7 +44,7 @@ from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain, explained_by_removal
+from recsys.serving.explain import explain_items, explained_by_removal
 from recsys.serving.index import query_encoder
 from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
@@ -148,7 +148,7 @@ def test_a_bundle_gives_the_scores_of_what_was_written(
 
 
 def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
-    parts = explain(bundle, ["boots", "hat", "socks"], "jacket")
+    parts = explain_items(bundle, ["boots", "hat", "socks"], ["jacket"])[0]
     score = Recommender(bundle).score([["boots", "hat", "socks"]], ["jacket"])["score"].item()
     assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     assert not explained_by_removal(bundle)
@@ -159,7 +159,7 @@ def test_a_mean_without_attention_is_explained_by_removal(
 ) -> None:
     bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
     assert explained_by_removal(bundle)
-    assert len(explain(bundle, ["boots", "hat"], "jacket")) == 2
+    assert len(explain_items(bundle, ["boots", "hat"], ["jacket"])[0]) == 2
 
 
 def test_a_mean_of_dot_products_is_one_dot_product(

@@ -27,7 +27,7 @@ from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain
+from recsys.serving.explain import explain_items
 from recsys.serving.recommender import Recommender
 from tests.unit.conftest import tiny_experiment, tiny_model
 
@@ -171,7 +171,9 @@ def test_counts_of_weight_0_leave_the_model_unchanged(
     both, alone = with_and_without(counts, tiny_dataset, tmp_path)
     mine, theirs = (Recommender(one).recommend([["hat"]], k=3) for one in (both, alone))
     assert mine.equals(theirs)
-    assert explain(both, ["hat"], "boots").equals(explain(alone, ["hat"], "boots"))
+    assert explain_items(both, ["hat"], ["boots"])[0].equals(
+        explain_items(alone, ["hat"], ["boots"])[0]
+    )
 
 
 def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
@@ -248,7 +250,7 @@ def test_a_bundle_scores_and_explains_with_its_count_ensemble(
         score = Recommender(bundle).score([history], [item])["score"].item()
         without = Recommender(alone).score([history], [item])["score"].item()
         assert score == pytest.approx(without + counted[token].item(), abs=1e-5)
-        parts = explain(bundle, history, item)
+        parts = explain_items(bundle, history, [item])[0]
         assert len(parts) == 5
         whole = parts["contribution"].sum() + parts["rest"][0]
         assert whole == pytest.approx(score, abs=1e-5)

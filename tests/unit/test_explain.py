@@ -15,7 +15,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.target_attention import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain, explained_by_removal
+from recsys.serving.explain import explain_items, explained_by_removal
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
@@ -31,7 +31,7 @@ def test_contributions_and_dot_product_add_up_to_the_score(
     known = [i for i, bought in enumerate(history) if bought != "unheard of"]
     if not known:
         return
-    parts = explain(tiny_bundle, history, item)
+    parts = explain_items(tiny_bundle, history, [item])[0]
     score = Recommender(tiny_bundle).score([history], [item])["score"].item()
     assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     assert parts["share"].abs().sum() == pytest.approx(1, abs=1e-5)
@@ -44,7 +44,7 @@ def test_a_single_purchase_has_all_the_attention(tiny_bundle: ModelBundle) -> No
     model = tiny_bundle.model
     head = model.head
     assert isinstance(head, TargetAttentionHead)
-    parts = explain(tiny_bundle, ["boots"], "hat")
+    parts = explain_items(tiny_bundle, ["boots"], ["hat"])[0]
     with torch.inference_mode():
         source = head.kv_norm(model.items.weight[1] * 8**0.5)
         expected = head.value_query(model.items.weight[3]) @ head.value(source)
@@ -53,7 +53,7 @@ def test_a_single_purchase_has_all_the_attention(tiny_bundle: ModelBundle) -> No
 
 
 def test_items_have_their_names(tiny_bundle: ModelBundle) -> None:
-    parts = explain(tiny_bundle, ["hat", "socks"], "boots")
+    parts = explain_items(tiny_bundle, ["hat", "socks"], ["boots"])[0]
     assert parts.columns == ["position", "item_id", "name", "contribution", "share", "rest"]
     assert parts["name"].to_list() == ["Top hat", None]
     assert parts.schema["contribution"] == pl.Float32
@@ -63,7 +63,7 @@ def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
     bundle = ModelBundle.open(tiny_bundle.path)
     assert isinstance(bundle.model.head, TargetAttentionHead)
     torch.nn.init.zeros_(bundle.model.head.value_query.weight)
-    parts = explain(bundle, ["boots", "hat"], "socks")
+    parts = explain_items(bundle, ["boots", "hat"], ["socks"])[0]
     assert parts["contribution"].to_list() == parts["share"].to_list() == [0, 0]
 
 
@@ -71,7 +71,7 @@ def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
 def test_a_dot_product_is_explained_by_removal(
     tiny_dot_bundle: ModelBundle, history: list[str]
 ) -> None:
-    parts = explain(tiny_dot_bundle, history, "hat")
+    parts = explain_items(tiny_dot_bundle, history, ["hat"])[0]
     assert explained_by_removal(tiny_dot_bundle)
     assert parts["item_id"].to_list() == history
     recommender = Recommender(tiny_dot_bundle)
@@ -89,7 +89,7 @@ def test_a_baseline_is_explained_by_removal(
 ) -> None:
     chain = BASELINES["markov"].fit(tiny_dataset, "test", None)
     bundle = replace(tiny_bundle, trained=None, baseline=chain)
-    parts = explain(bundle, ["boots", "gloves"], "hat")
+    parts = explain_items(bundle, ["boots", "gloves"], ["hat"])[0]
     with_last = Recommender(bundle).score([["boots", "gloves"]], ["hat"])["score"].item()
     without = Recommender(bundle).score([["boots"]], ["hat"])["score"].item()
     assert parts["contribution"].to_list() == pytest.approx([0, with_last - without])
@@ -97,8 +97,8 @@ def test_a_baseline_is_explained_by_removal(
 
 def test_impossible_explanations_are_refused(tiny_bundle: ModelBundle) -> None:
     with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):
-        explain(tiny_bundle, ["boots"], "boot")
+        explain_items(tiny_bundle, ["boots"], ["boot"])
     with pytest.raises(InputError, match="none of its items is in the catalogue"):
-        explain(tiny_bundle, ["unheard of"], "hat")
+        explain_items(tiny_bundle, ["unheard of"], ["hat"])
     with pytest.raises(InputError, match="history: a list of ids, not 'boots'"):
-        explain(tiny_bundle, "boots", "hat")
+        explain_items(tiny_bundle, "boots", ["hat"])

@@ -38,13 +38,13 @@ from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen
 from recsys.model.build import build_model
-from recsys.server.schemas import User
-from recsys.server.service import ServedModel
+from recsys.server.model import ServedModel
+from recsys.server.schemas import Recommendations, RecommendRequest
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.fallback import Stages
 from recsys.serving.index import BundleIndex, IndexManifest, make_index, query_encoder
 from recsys.serving.recommender import Recommender
+from recsys.serving.stages import Stages
 from tests.unit.running_server import running
 from tests.unit.server_process import ASKED, wait_for, write_other
 
@@ -407,11 +407,12 @@ def test_a_server_answers_by_the_index(
     assert (made.facts["k"], made.facts["items"]) == (20, ITEMS)
     settings = ServerSettings(bundle.path, index=index, retrieve=20)
     served = ServedModel.load(bundle.path, settings)
-    user = served.read(User(history=[3, 5, 9]))
-    found = served.recommender.recommend(user, k=5, seen="filter", retrieve=served.retrieve)
+    query = served.query(RecommendRequest(history=[3, 5, 9], k=5, seen="filter"))
+    (found,) = served.answer([query])
+    assert isinstance(found, Recommendations)
     model = Recommender.load(bundle.path).with_index(index)
     expected = model.recommend([[3, 5, 9]], k=5, retrieve=20, seen="filter")
-    assert found["item_id"].to_list() == expected["item_id"].to_list()
+    assert [item.item_id for item in found.items] == expected["item_id"].to_list()
     shutil.rmtree(index)
     with pytest.raises(InputError, match="no such folder"):
         ServedModel.load(bundle.path, settings)

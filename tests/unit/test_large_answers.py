@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.serving import chunks
+from recsys.serving import files
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
@@ -28,7 +28,7 @@ def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Reco
 
 @pytest.fixture(autouse=True)
 def two_users_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_USERS", 2)
+    monkeypatch.setattr(files, "_USERS", 2)
 
 
 def run(*words: object) -> str:
@@ -71,7 +71,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(
     words = ["recommend", str(recommender.bundle.path), "--out", str(tmp_path / "best.txt")]
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, InputError)
-    assert "can write .parquet and .csv" in str(result.exception)
+    assert "can write .parquet, .csv, not .txt" in str(result.exception)
     result = CliRunner().invoke(app, [*words[:-1], str(tmp_path / "best.csv")])
     assert "give either histories or users, or load a dataset" in str(result.exception)
     assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from functools import partial
 from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import mlflow.pyfunc
 import numpy as np
@@ -67,8 +68,14 @@ def test_a_loaded_model_recommends_as_the_bundle_does(
     folder: Path, tiny_bundle: ModelBundle
 ) -> None:
     model = mlflow.pyfunc.load_model(str(folder))
-    answer = model.predict(frame_of_histories(), params={"k": 2, "seen": "allow"})
-    expected = Recommender(tiny_bundle).recommend(HISTORIES, k=2, seen="allow")
+    rules: dict[str, Any] = {
+        "k": 2,
+        "seen": "allow",
+        "deny": ["socks"],
+        "where": "item_id <> 'hat'",
+    }
+    answer = model.predict(frame_of_histories(), params=rules | {"diversity": 0.2, "retrieve": 4})
+    expected = Recommender(tiny_bundle).recommend(HISTORIES, **rules, diversity=0.2, retrieve=4)
     assert answer["user_id"].tolist() == list(HISTORIES)
     for user, row in answer.set_index("user_id").iterrows():
         own = expected.filter(pl.col("user_id") == user)
@@ -108,7 +115,7 @@ def test_rows_split_in_any_way_have_the_same_answers(tiny_bundle: ModelBundle) -
     [
         ({"item": [["hat"]]}, {}, "no column 'items'"),
         ({"items": ["hat"]}, {}, "row 0: items is a list, not 'hat'"),
-        ({"items": [["hat"]]}, {"n": 3}, "'n' is none of k, seen and at"),
+        ({"items": [["hat"]]}, {"n": 3}, "'n' is none of k, seen, at, retrieve"),
         ({"items": [["hat"]]}, {"seen": "hide"}, "must be 'filter' or 'allow'"),
     ],
 )

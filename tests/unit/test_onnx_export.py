@@ -33,8 +33,7 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.export import onnx as exporting
-from recsys.export.manifest import ExportManifest
-from recsys.export.onnx import export_onnx
+from recsys.export.onnx import ExportManifest, export_onnx
 from recsys.export.runtime import OnnxScorer
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer

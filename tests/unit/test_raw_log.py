@@ -19,8 +19,7 @@ from recsys.data.prepared import prepare
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.serving.candidates import RawCandidates
-from recsys.serving.histories import UserHistories
-from recsys.serving.history_source import KnownUsers
+from recsys.serving.histories import KnownUsers, UserHistories
 
 VIEWS = {"views": "event is null or event <> 'view'"}
 RULES = [*VIEWS.items(), ("no event", "event is not null"), ("returns", "quantity >= 1")]

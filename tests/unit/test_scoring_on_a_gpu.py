@@ -257,7 +257,7 @@ def test_a_server_answers_as_on_the_cpu(
         assert (model.bundle.model.items.weight.device.type == "cpu") != gpu
         ask, states = model.recommender, model.recommender.states
         users = [
-            ask.source.read_visitors([model.visitor(asked)])
+            ask.read_visitors([model.visitor(asked)])
             for asked in (
                 User(history=["gloves", "hat"]),
                 User(user_id="bob", history=["socks"]),

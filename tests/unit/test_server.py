@@ -89,32 +89,36 @@ def test_scores_are_those_of_python(
     assert found["unknown"] == ["unknown"]
 
 
-def test_only_allowed_items_are_recommended(server: Running, recommender: Recommender) -> None:
-    asked: dict[str, Any] = {"allow": ["hat", "socks", "unknown"], "deny": ["socks"]}
-    found = server.get("/v1/recommend", {"history": ["boots"], "k": 3, **asked})
-    expected = recommender.recommend([["boots"]], k=3, **asked)
-    assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
-    assert [row["item_id"] for row in found["items"]] == ["hat"]
+RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "allowed items": (
+        {},
+        {"allow": ["hat", "socks", "unknown"], "deny": ["socks"], "seen": "allow"},
+    ),
+    "all of a small catalogue": ({}, {"seen": "allow"}),
+    "diversity": ({}, {"diversity": 0.5, "at_most": {"name": 1}, "k": 3}),
+    "a condition": ({}, {"where": "item_id <> 'gloves'", "k": 3}),
+    "probabilities": ({}, {"probabilities": True, "k": 3}),
+    "times that are not in order": (
+        {"history": ["hat", "boots"], "times": [30, "1970-01-01T00:00:20.5"]},
+        {"k": 5, "seen": "allow"},
+    ),
+}
+"""What a request has beside the history of boots and hat, in this order, and the options."""
 
 
-def test_by_default_a_small_catalogue_is_recommended_whole(
-    server: Running, recommender: Recommender
+@pytest.mark.parametrize("name", RULES)
+def test_options_of_requests_are_those_of_python(
+    name: str, tiny_bundle: ModelBundle, tmp_path: Path
 ) -> None:
-    found = server.get("/v1/recommend", {"history": ["hat"], "seen": "allow"})["items"]
-    expected = recommender.recommend([["hat"]], seen="allow")
-    assert_same(found, rows_of(expected, "item_id", "score", "rank"))
-    assert len(found) == 5
-
-
-def test_options_of_python_are_those_of_requests(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
+    given, options = RULES[name]
     copy = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
     bundle = save_temperature(ModelBundle.open(copy), 2.0)
-    options: dict[str, Any] = {"diversity": 0.5, "at_most": {"name": 1}, "probabilities": True}
-    options["where"] = "item_id <> 'boots'"
+    columns = ["item_id", "score", "rank", *(["probability"] * (name == "probabilities"))]
     with running(ServerSettings(bundle.path)) as server:
-        found = server.get("/v1/recommend", {"history": ["hat"], "k": 3, **options})
-        expected = Recommender(bundle).recommend([["hat"]], k=3, **options)
-        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank", "probability"))
+        found = server.get("/v1/recommend", {"history": ["boots", "hat"], **given, **options})
+        expected = Recommender(bundle).recommend([["boots", "hat"]], **options)
+        assert len(expected)
+        assert_same(found["items"], rows_of(expected, *columns))
         asked = {"history": ["hat"], "candidates": ITEMS, "probabilities": True}
         expected = Recommender(bundle).score([["hat"]], ITEMS, probabilities=True)
         found = server.get("/v1/score", asked)
@@ -133,13 +137,6 @@ def test_users_are_known_by_id_and_go_on(server: Running, recommender: Recommend
         known = [item for item in PURCHASES[user] if item != "scarf"]
         expected = recommender.recommend([[*known, *new]], k=5, seen="allow")
         assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
-
-
-def test_histories_are_sorted_by_their_times(server: Running, recommender: Recommender) -> None:
-    asked = {"history": ["hat", "socks", "boots"], "times": [30, "1970-01-01T00:00:10", 20.5]}
-    found = server.get("/v1/recommend", {**asked, "k": 5, "seen": "allow"})
-    expected = recommender.recommend([["socks", "boots", "hat"]], k=5, seen="allow")
-    assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
 
 
 def test_explanations_are_those_of_python(server: Running, recommender: Recommender) -> None:

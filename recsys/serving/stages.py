@@ -1,4 +1,4 @@
-"""The answer for a user of whom the model knows nothing: the most popular items."""
+"""The scorers of a bundle: two stages, an index, and the most popular items for a new user."""
 
 from __future__ import annotations
 
@@ -146,15 +146,3 @@ class Stages:
     def candidates(self) -> Scorer:
         """The scorer of given candidates."""
         return PopularityFallback(self.ranker, self.popularity)
-
-
-def seen_policy(bundle: ModelBundle, seen: Seen | None) -> Seen:
-    """Return the given policy for seen items, or that of training.
-
-    Raises:
-        InputError: it is neither "filter" nor "allow".
-    """
-    seen = bundle.manifest.protocol.seen if seen is None else seen
-    if str(seen) not in ("filter", "allow"):
-        raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
-    return seen

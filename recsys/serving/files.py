@@ -1,0 +1,143 @@
+"""Answers written to files, some users at a time: they never are in memory as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from recsys.data.csv_cells import write_csv
+from recsys.errors import InputError
+from recsys.folders.atomic import new_file
+from recsys.progress import stage
+
+if TYPE_CHECKING:
+    from recsys.serving.histories import UserHistories
+    from recsys.serving.recommender import Recommender
+
+TABLES, EMBEDDINGS = (".parquet", ".csv"), (".parquet", ".csv", ".npy")
+"""The formats of answers, and of embeddings."""
+_ROWS = 1 << 20
+"""Rows of the answer that are in the memory at once."""
+_USERS = 1 << 14
+"""Users of a dataset whose histories are in the memory at once."""
+
+
+def check_format(out: Path, formats: Sequence[str] = TABLES) -> None:
+    """Refuse a file of an unknown format.
+
+    Raises:
+        InputError: its extension is unknown.
+    """
+    if out.suffix not in formats:
+        given = out.suffix or "no extension"
+        raise InputError(f"{out}: can write {', '.join(formats)}, not {given}")
+
+
+def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
+    """Write frames of the same columns to a Parquet or CSV file, atomically; return their rows.
+
+    Raises:
+        InputError: the file has another extension, or cannot be written.
+    """
+    check_format(out)
+    rows = 0
+    with new_file(out) as file, file.open("wb") as stream, ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for number, frame in enumerate(frames):
+            rows += len(frame)
+            if out.suffix == ".csv":
+                write_csv(frame, stream, header=number == 0)
+                continue
+            table = frame.to_arrow()
+            if writer is None:
+                writer = pq.ParquetWriter(stream, table.schema, compression="zstd")
+                stack.enter_context(writer)
+            writer.write_table(table)
+    return rows
+
+
+def write_answers(
+    recommender: Recommender,
+    histories: Path | None,
+    users: Sequence[Any] | None,
+    answer: Callable[[UserHistories], pl.DataFrame],
+    rows_per_user: int,
+    out: Path,
+) -> int:
+    """Write the answers for all users to a file, in the order of `Recommender.read_histories`.
+
+    A log of histories is read whole; those of a dataset stay on the disk until their users come.
+
+    Args:
+        recommender: the model, and the dataset of the users.
+        histories: a log; if None, users of the dataset.
+        users: ids of users of the dataset; all if None.
+        answer: makes the rows of some users.
+        rows_per_user: how many rows that are for each of them.
+        out: the file, .parquet or .csv, which appears complete or not at all.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: the file has another extension or cannot be written; see
+            `Recommender.read_histories` and what answer raises.
+    """
+    check_format(out)
+    size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))
+    dataset = recommender.dataset
+    if histories is not None or dataset is None:
+        queries = recommender.read_histories(histories, users)
+        count, read = len(queries.user_ids), queries.__getitem__
+    else:
+        known = dataset.user_ids if users is None else list(dict.fromkeys(users))
+        count = len(known)
+
+        def read(chosen: slice) -> UserHistories:
+            return recommender.read_histories(users=known[chosen])
+
+    def frames() -> Iterator[pl.DataFrame]:
+        with stage("recommending", total=max(1, ceil(count / size))) as line:
+            for start in range(0, max(1, count), size):
+                yield answer(read(slice(start, start + size)))
+                line.advance()
+
+    return write_frames(frames(), out)
+
+
+def save_embeddings(table: pl.DataFrame, out: Path) -> None:
+    """Write embeddings to a file, by its extension.
+
+    Parquet has the id and the array; CSV the id and a column for each dimension, e0, e1, …. A file
+    ``.npy`` has the matrix [rows, D] alone, with NaN for a missing embedding; ``NAME.ids.csv``
+    beside it has the ids of the rows.
+
+    Args:
+        table: an id and embedding.
+        out: the file.
+
+    Raises:
+        InputError: the extension is unknown, or the file cannot be written.
+    """
+    check_format(out, EMBEDDINGS)
+    ids, vectors = table.to_series(0), table["embedding"]
+    assert isinstance(vectors.dtype, pl.Array)  # noqa: S101 - `item_embeddings` made it
+    width = int(vectors.dtype.shape[0])
+    if out.suffix == ".parquet":
+        write_frames([table], out)
+    elif out.suffix == ".csv":
+        columns = vectors.arr.to_struct([f"e{dimension}" for dimension in range(width)])
+        write_frames([pl.DataFrame([ids, columns]).unnest("embedding")], out)
+    else:
+        missing = pl.Series([[float("nan")] * width], dtype=vectors.dtype)
+        with new_file(out.with_suffix(".ids.csv")) as file:
+            write_csv(ids.to_frame(), file)
+        with new_file(out) as file, file.open("wb") as stream:
+            np.save(stream, vectors.fill_null(missing).to_numpy(), allow_pickle=False)
