@@ -159,18 +159,31 @@ def compare(
     method: Method = "randomisation",
     report: PathLike | None = None,
 ) -> Comparison:
-    """Compare runs in one table; see `recsys.reports.comparison.compare`.
+    """Compare runs in one table, each with a paired test against the first.
+
+    A model with a count ensemble has a second row, of the model alone, where only ranks are
+    compared. Runs that differ only in the sample of users that they ranked are compared on the
+    targets of all of them.
 
     Args:
-        runs: runs, their ids or their names; all runs of the store if empty.
+        runs: runs, their ids, unambiguous beginnings of ids (four letters or more), or names, each
+            meaning the latest finished run of that name. If empty, the latest finished run of every
+            name that can be compared with the latest run of all.
         tracking: the MLflow store; if None, that of the first `Run` given, or the default one.
         part: the targets, ``test`` or ``valid``.
-        metrics: names of metrics; the default ones if None.
-        across_protocols: whether runs of different protocols share a table.
+        metrics: names of metrics. If None, recall and NDCG at 10 and, if every run has lists of n
+            next purchases, next_recall_at_n and next_ndcg_at_n. The table on a terminal shows the
+            test of the last metric that has one.
+        across_protocols: whether runs of different protocols share a table, untested if their
+            targets differ.
         pooled: whether runs that differ only in seed and name share a row.
         method: the test behind the p-values: ``randomisation``, or ``t`` for the paired t-test.
         report: a folder to write the comparison to as an HTML page, SVG pictures, CSV and LaTeX;
             the first run gets a copy as its artifact ``comparison``.
+
+    Raises:
+        InputError: the store, a run, or a table that a metric needs is missing; there is no such
+            metric; or two runs differ in dataset or protocol without ``across_protocols``.
     """
     fitted = [run for run in runs if isinstance(run, Run)]
     if tracking is None:

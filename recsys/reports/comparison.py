@@ -276,30 +276,10 @@ def compare(
     pooled: bool = False,
     method: Method = "randomisation",
 ) -> Comparison:
-    """Put MLflow runs in one table, each with a paired test against the first.
-
-    A model with a count ensemble has a second row, of the model alone, where only ranks are
-    compared.
+    """Put MLflow runs in one table, with paired tests against the first; see `recsys.compare`.
 
     Metrics, intervals and tests are computed from the tables that the runs saved. Only metrics that
-    need the dataset (novelty, popularity lift, diversity) are read as they were logged. Runs that
-    differ only in the sample of users that they ranked are compared on the targets of all of them.
-
-    Args:
-        runs: runs of the experiment ``tracking.experiment``: ids, unambiguous beginnings of ids
-            (four letters or more), or names, each meaning the latest finished run of that name. If
-            empty, the latest finished run of every name that can be compared with the latest run
-            of all, in the order of the first run of each name.
-        tracking: the store of the runs.
-        part: the targets, ``test`` or ``valid``.
-        metrics: names that `find_metric` knows; the n of ``next_...`` metrics is the length of the
-            lists. If None, recall and NDCG at 10 and, if every run has lists of next purchases,
-            next_recall_at_n and next_ndcg_at_n. The table on a terminal shows the test of the last
-            metric that has one.
-        across_protocols: also compare runs of different protocols, untested if their targets
-            differ.
-        pooled: make one row of runs that differ only in seed and name, named after the first.
-        method: the test that p-values come from: ``randomisation``, or ``t`` for the paired t-test.
+    need the dataset (novelty, popularity lift, diversity) are read as they were logged.
 
     Raises:
         InputError: the store, the experiment, a run, or a table that a metric needs is missing;

@@ -138,3 +138,10 @@ def test_each_module_is_in_its_extra() -> None:
         }
     core = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
     assert not core & set(extras)
+
+
+def test_help_and_refused_options_do_not_wait_for_torch() -> None:
+    slow = "{'torch', 'scipy', 'sklearn', 'pandas', 'mlflow', 'lightning_fabric', 'matplotlib'}"
+    code = f"import sys, recsys.cli; print(sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress
 
+from recsys.api import _as_call
 from recsys.automatic.clock import Clock as RunClock
 from recsys.automatic.racer import Course
 from recsys.automatic.run import _Show
@@ -21,7 +25,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
-from recsys.progress import new_progress, progress_line, stage
+from recsys.progress import new_progress, progress_line, shown_log, stage
 from recsys.training.curve import Curve
 from recsys.training.loop import train
 from recsys.training.progress import ProgressLine
@@ -235,3 +239,47 @@ def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
     (line, *_) = [line for line in terminal.pictures if "testing" in line]
     assert " 0:00:12 over testing baseline 1 of 8: sequenti" in line
     assert len(line.rstrip()) <= 80
+
+
+# --- The log -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _no_level_is_set() -> Iterator[None]:
+    """Commands that other tests ran in this process have set one."""
+    library = logging.getLogger("recsys")
+    before = library.level
+    library.setLevel(logging.NOTSET)
+    yield
+    library.setLevel(before)
+
+
+@pytest.mark.usefixtures("_no_level_is_set")
+def test_the_log_is_shown_where_no_logging_is_set_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with shown_log():
+        logging.getLogger("recsys.somewhere").info("chosen: %s", "a\x1b[31m")
+    logging.getLogger("recsys.somewhere").info("after")
+    said = capsys.readouterr().err
+    assert "chosen: a" in said
+    assert "\x1b[31m" not in said
+    assert "after" not in said
+
+
+@pytest.mark.usefixtures("_no_level_is_set")
+def test_logging_that_a_program_has_set_up_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
+    with shown_log():
+        logging.getLogger("recsys.somewhere").info("chosen")
+    assert not capsys.readouterr().err
+
+
+def test_a_call_is_written_as_code() -> None:
+    given = {"items": None, "time_limit": "30m", "where": "kind == 'sale'", "seed": None}
+    call = "recsys.fit('a.csv', time_limit='30m', where=\"kind == 'sale'\")"
+    assert _as_call("a.csv", given) == call
+    assert _as_call(pl.DataFrame(), {"items": {"a": 1}}) == "recsys.fit(log, items=items)"
