@@ -235,21 +235,18 @@ def pool_folds(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> Ra
         A table whose users are renumbered in the order of their ids. Target tokens remain those of
         their own datasets. Its protocol has the largest catalogue and all dropped targets.
     """
-    ids = pl.concat(
-        [ids.gather(table.frame["user"]) for table, ids in zip(tables, user_ids, strict=True)]
-    )
-    frame = pl.concat(
-        [table.frame.with_columns(fold=pl.lit(fold)) for fold, table in enumerate(tables, 1)]
-    )
-    renumbered = frame.with_columns(user=ids.rank("dense").cast(pl.Int64) - 1)
-    protocols = [table.protocol for table in tables]
+    frames, ids = [], []
+    for fold, (table, of_fold) in enumerate(zip(tables, user_ids, strict=True), 1):
+        frames.append(table.frame.with_columns(fold=pl.lit(fold)))
+        ids.append(of_fold.gather(table.frame["user"]))
+    users = pl.concat(ids).rank("dense").cast(pl.Int64) - 1
     protocol = replace(
-        protocols[0],
-        num_items=max(protocol.num_items for protocol in protocols),
-        dropped=sum(protocol.dropped for protocol in protocols),
-        without_history=sum(protocol.without_history for protocol in protocols),
+        tables[0].protocol,
+        num_items=max(table.protocol.num_items for table in tables),
+        dropped=sum(table.protocol.dropped for table in tables),
+        without_history=sum(table.protocol.without_history for table in tables),
     )
-    return RankTable(renumbered, protocol)
+    return RankTable(pl.concat(frames).with_columns(user=users), protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +297,7 @@ class NextListTable(SavedTable[NextListProtocol]):
         Raises:
             InputError: there is no such metric.
         """
-        metrics = self.metrics()
-        if metric not in metrics:
+        if metric not in (metrics := self.metrics()):
             raise InputError(f"metric {metric!r}: must be one of {', '.join(metrics)}")
         return metrics[metric]
 
