@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recsys.data.histories import PAD
-from recsys.inference.ranking import Excluded
+from recsys.inference.ranking import Excluded, best_of_pairs
 from recsys.inference.scorer import TopItems
 from recsys.machine import WORTHWHILE, median_share
 
@@ -129,21 +128,14 @@ class ProductSearch:
 
     def _scored(self, states: Tensor, k: int, row: Tensor, token: Tensor) -> TopItems | None:
         """Score items of users again, and return the k best; see `best`."""
-        counts = torch.bincount(row, minlength=len(states))
-        width = max(k, int(counts.max()))
-        if width > max(k, _MOST_SCORED):
+        if torch.bincount(row).max() > max(k, _MOST_SCORED):
             return None
-        order = (row * len(self._vectors) + token).argsort()
+        order = token.argsort()
         row, token = row[order], token[order]
-        place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
-        tokens = torch.full((len(states), width), PAD)
-        tokens[row, place] = token
-        scores = torch.full(tokens.shape, -torch.inf)
         # Sums of one row each: a product of matrices rounds as its shape wants.
-        scores[row, place] = (self._vectors[token] * states[row]).sum(1)
-        best, index = scores.sort(dim=1, descending=True, stable=True)
-        items = tokens.gather(1, index[:, :k])
-        return items.numpy().astype("int32"), best[:, :k].numpy()
+        scores = (self._vectors[token] * states[row]).sum(1)
+        best, items = best_of_pairs(row, token, scores, len(states), k)
+        return items.numpy().astype("int32"), best.numpy()
 
 
 def bf16_is_faster(vectors: Tensor) -> bool:

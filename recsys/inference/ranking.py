@@ -12,7 +12,7 @@ and ties inflate the metrics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -36,9 +36,10 @@ NEVER = np.iinfo(np.int32).max
 Ties = Literal["against_target", "item_id"]
 """The order of equal scores: the target after all others, or ascending item tokens (which ascend
 with item ids)."""
-_NEIGHBOURS = 512
-"""Scores of which only the largest is looked at first. Finding maxima is limited by the speed of
-memory alone: `torch.topk` of whole rows took several times as long."""
+_GROUP, _MOST_KEPT = 64, 64
+"""Neighbouring scores of which only the largest is looked at first: finding maxima is limited by
+the speed of memory alone, `torch.topk` of whole rows took several times as long. And how many
+scores are kept for each of the k best before they are compared."""
 
 
 class NotANumberError(InputError):
@@ -220,54 +221,67 @@ def best_of_blocks(
     Raises:
         NotANumberError: a score is not a number.
     """
-    best = tokens = torch.empty(0)
-    for columns, scores in blocks:
-        if not len(best):
-            best = scores.new_full((len(scores), k), -math.inf)
-            tokens = torch.full_like(best, PAD, dtype=torch.int64)
-        scores[excluded.within(columns)] = -math.inf
-        highest = scores.amax(1)
+    pairs: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    least, count = torch.empty(0), 0
+    for start, groups in _groups(blocks, k, excluded):
+        highest = groups.amax(2)
+        if not len(least):  # the largest maxima of groups so far: the k best reach the last of them
+            least = highest.new_full((len(highest), k), -math.inf)
         _check_numbers(scorer, highest)
-        rows = (highest > best[:, -1]).nonzero()[:, 0]  # of others nothing is among the best
-        if len(rows):
-            values, places = _best_of_rows(
-                scores if len(rows) == len(scores) else scores[rows], min(k, scores.shape[1])
-            )
-            values = torch.cat([best[rows], values], dim=1)  # earlier tokens are smaller
-            places = torch.cat([tokens[rows], places + columns.start], dim=1)
-            values, order = values.sort(dim=1, descending=True, stable=True)
-            best[rows], tokens[rows] = values[:, :k], places.gather(1, order[:, :k])
-    tokens = tokens.masked_fill_(best == -math.inf, PAD)
-    return tokens.cpu().numpy().astype(np.int32), best.cpu().numpy()
+        before, least = least[:, -1:], torch.cat([least, highest], dim=1).topk(k).values
+        last = least[:, -1:]
+        level = (highest == last) & (highest > before)
+        room = k - (least > last).sum(1, keepdim=True)  # of equal groups, the first are enough
+        wanted = (highest > last) | (level & (level.cumsum(1) <= room))
+        row, group = wanted.nonzero(as_tuple=True)
+        found = groups[row, group]
+        member, place = ((found >= last[row]) & (found > -math.inf)).nonzero(as_tuple=True)
+        tokens = start + group[member] * groups.shape[2] + place
+        pairs.append((row[member], tokens, found[member, place]))
+        count += len(member)
+        if count > _MOST_KEPT * k * len(groups):  # scores that ascend with the tokens
+            best, chosen = best_of_pairs(*_joined(pairs), len(groups), k)
+            row, place = (best > -math.inf).nonzero(as_tuple=True)
+            pairs, count = [(row, chosen[row, place], best[row, place])], len(row)
+    best, chosen = best_of_pairs(*_joined(pairs), len(least), k)
+    return chosen.cpu().numpy().astype(np.int32), best.cpu().numpy()
 
 
-def _best_of_rows(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k best scores of each row, best first, and their columns, the first of equals."""
-    blocks = scores.shape[1] // _NEIGHBOURS
-    if blocks < 4 * k:
-        best, columns = scores.topk(k)
-        last = best[:, -1:]
-        tied = _at_least(scores, last[:, 0]) > k
-    else:  # no item outside the k blocks with the largest maxima is above the k-th best in them
-        covered = blocks * _NEIGHBOURS
-        maxima = scores[:, :covered].unflatten(1, (blocks, _NEIGHBOURS)).amax(2)
-        fullest = maxima.topk(k).indices
-        within = torch.arange(_NEIGHBOURS, device=scores.device)
-        rest = torch.arange(covered, scores.shape[1], device=scores.device).expand(len(scores), -1)
-        columns = torch.cat([(fullest[..., None] * _NEIGHBOURS + within).flatten(1), rest], dim=1)
-        read = scores.gather(1, columns)
-        best, order = read.topk(k)
-        columns, last = columns.gather(1, order), best[:, -1:]
-        # Unless more than k blocks hold a score equal to the last, all of these were read.
-        tied = ((maxima >= last).sum(1) > k) | ((read >= last).sum(1) > k)
-    if tied.any():  # `torch.topk` does not define which of equal scores it returns
-        above, level = scores[tied] > last[tied], scores[tied] == last[tied]
-        room = k - above.sum(1, keepdim=True)
-        chosen = above | (level & (level.cumsum(1, dtype=torch.int32) <= room))
-        columns[tied] = chosen.nonzero()[:, 1].view(-1, k)
-    columns = columns.sort(dim=1).values  # so that equal scores are in their order
-    best, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
-    return best, columns.gather(1, order)
+def _groups(
+    blocks: Iterable[CatalogueBlock], k: int, excluded: Excluded
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the token of a first item, and scores in groups [B, G, size], -inf if excluded."""
+    for columns, scores in blocks:
+        scores[excluded.within(columns)] = -math.inf
+        width = scores.shape[1]
+        size = max(1, min(_GROUP, 1 << (width // (4 * k)).bit_length() >> 1))
+        whole = width - width % size
+        yield columns.start, scores[:, :whole].unflatten(1, (-1, size))
+        if whole < width:
+            yield columns.start + whole, scores[:, None, whole:]
+
+
+def best_of_pairs(
+    rows: torch.Tensor, tokens: torch.Tensor, scores: torch.Tensor, num_rows: int, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the k best scores of each row and their tokens, of pairs with ascending tokens.
+
+    Equal scores are in the order of their tokens; PAD with score -inf fills the end.
+    """
+    order = rows.sort(stable=True).indices
+    rows, counts = rows[order], torch.bincount(rows, minlength=num_rows)
+    place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    shape = num_rows, max(k, int(counts.max()))
+    table = scores.new_full(shape, -math.inf)
+    table[rows, place] = scores[order]
+    of_tokens = tokens.new_full(shape, PAD)
+    of_tokens[rows, place] = tokens[order]
+    best, chosen = table.sort(dim=1, descending=True, stable=True)
+    return best[:, :k], of_tokens.gather(1, chosen[:, :k])
+
+
+def _joined(pairs: Sequence[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
 
 
 def _at_least(scores: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:

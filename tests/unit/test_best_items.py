@@ -49,10 +49,11 @@ def excluded_of(left_out: np.ndarray) -> Excluded:
     k=st.integers(1, 20),
     levels=st.integers(1, 50),
     block=st.integers(1, 200),
-    neighbours=st.sampled_from([1, 3, 512]),
+    group=st.sampled_from([1, 3, 64]),
+    kept=st.sampled_from([1, 64]),
 )
 def test_best_of_blocks_as_sorting_all_scores(
-    seed: int, users: int, items: int, k: int, levels: int, block: int, neighbours: int
+    seed: int, users: int, items: int, k: int, levels: int, block: int, group: int, kept: int
 ) -> None:
     """With ties, scores of -inf, and fewer items than are wanted."""
     rng, k = np.random.default_rng(seed), min(k, items)
@@ -68,7 +69,8 @@ def test_best_of_blocks_as_sorting_all_scores(
         for start in range(0, items, block)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "_NEIGHBOURS", neighbours)
+        patch.setattr(ranking, "_GROUP", group)
+        patch.setattr(ranking, "_MOST_KEPT", kept)
         tokens, values = best_of_blocks(ANY, blocks, k, excluded_of(left_out))
     scores[left_out] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
