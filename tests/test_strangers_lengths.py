@@ -20,7 +20,7 @@ from recsys.training.loop import build_batches
 
 SMALL = {"embedding_dim": 4, "num_heads": 2}
 BLOCK = {**SMALL, "feed_forward_dim": 4}
-ATTENTION = {"kind": "target_attention", "num_heads": 2, "head_dim": 2, "kv_source": "both"}
+ATTENTION = {"kind": "target_attention", "num_heads": 2, "head_dim": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "dot product": {**BLOCK, "num_blocks": 1, "head": {"kind": "dot_product"}},
     "sinusoidal": {**BLOCK, "num_blocks": 1, "positions": "sinusoidal"},

@@ -142,8 +142,6 @@ class TargetAttention(Section):
     """Number of attention heads, whose contributions are summed."""
     head_dim: int = Field(32, ge=1, le=MAX_WIDTH)
     """Width of the queries, keys and values of each head."""
-    kv_source: Literal["items", "states", "both"] = "items"
-    """Source of the keys and values: item embeddings, encoder states or both."""
     pooling: Literal["average", "sum"] = "average"
     """How the contributions of the purchases are pooled. average: with attention weights that sum
     to 1, which learns rules of several causes; sum: without normalisation, which measures the total

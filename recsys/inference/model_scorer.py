@@ -28,7 +28,6 @@ from recsys.inference.scorer import (
 )
 from recsys.model.heads import (
     CandidateRepresentation,
-    DotProductHead,
     Head,
     HistoryRepresentation,
     LastRepresentation,
@@ -147,11 +146,11 @@ class ModelScorer:
         values = np.empty((len(histories), k), dtype=np.float32)
         with evaluating(self._model):
             catalogue = self._catalogue()
-            plain = isinstance(self._head, DotProductHead) and self._device.type == "cpu"
+            plain = not self._head.attends and self._device.type == "cpu"
             if self._searched is None and self._kept is not None and plain:
                 self._searched = ProductSearch(catalogue[0])
             batches = self._batches(histories)
-            most = _JOINED if self._head.kv_source is None else 1
+            most = _JOINED if not self._head.attends else 1
             while together := list(islice(batches, most)):
                 rows = np.concatenate([rows for rows, _ in together])
                 last = joined([self._encode_last(batch) for _, batch in together])

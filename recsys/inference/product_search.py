@@ -134,7 +134,7 @@ class ProductSearch:
         row, token = row[order], token[order]
         # Sums of one row each: a product of matrices rounds as its shape wants.
         scores = (self._vectors[token] * states[row]).sum(1)
-        best, items = best_of_pairs(row, token, scores, len(states), k)
+        best, items = best_of_pairs([(row, token, scores)], len(states), k)
         return items.numpy().astype("int32"), best.numpy()
 
 

@@ -240,10 +240,10 @@ def best_of_blocks(
         pairs.append((row[member], tokens, found[member, place]))
         count += len(member)
         if count > _MOST_KEPT * k * len(groups):  # scores that ascend with the tokens
-            best, chosen = best_of_pairs(*_joined(pairs), len(groups), k)
+            best, chosen = best_of_pairs(pairs, len(groups), k)
             row, place = (best > -math.inf).nonzero(as_tuple=True)
             pairs, count = [(row, chosen[row, place], best[row, place])], len(row)
-    best, chosen = best_of_pairs(*_joined(pairs), len(least), k)
+    best, chosen = best_of_pairs(pairs, len(least), k)
     return chosen.cpu().numpy().astype(np.int32), best.cpu().numpy()
 
 
@@ -262,12 +262,13 @@ def _groups(
 
 
 def best_of_pairs(
-    rows: torch.Tensor, tokens: torch.Tensor, scores: torch.Tensor, num_rows: int, k: int
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], num_rows: int, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k best scores of each row and their tokens, of pairs with ascending tokens.
+    """Return the k best scores of each row and their tokens, of (row, token, score) by token.
 
     Equal scores are in the order of their tokens; PAD with score -inf fills the end.
     """
+    rows, tokens, scores = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     order = rows.sort(stable=True).indices
     rows, counts = rows[order], torch.bincount(rows, minlength=num_rows)
     place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
@@ -278,10 +279,6 @@ def best_of_pairs(
     of_tokens[rows, place] = tokens[order]
     best, chosen = table.sort(dim=1, descending=True, stable=True)
     return best[:, :k], of_tokens.gather(1, chosen[:, :k])
-
-
-def _joined(pairs: Sequence[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
 
 
 def _at_least(scores: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:

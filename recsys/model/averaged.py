@@ -12,12 +12,11 @@ from recsys.model.encoder import TimesRead
 from recsys.model.heads import (
     CandidateRepresentation,
     DotProductHead,
+    Head,
     HistoryRepresentation,
-    KVSource,
     last_position,
 )
 from recsys.model.models import Model, ModelInputs
-from recsys.model.target_attention import AttentionOverPurchases
 
 _TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 """What a model reads of times, from least to most."""
@@ -39,7 +38,7 @@ class AveragedModel(Model):
         self.members = nn.ModuleList(members)
         self._models = list(members)
         self.items = AveragedItems(members)  # type: ignore[assignment]
-        attends = any(member.head.kv_source is not None for member in members)
+        attends = any(member.head.attends for member in members)
         self.head = AveragedHead(members) if attends else DotProductHead()
         self.times = max((member.times for member in members), key=_TIMES.index)
 
@@ -56,16 +55,6 @@ class AveragedModel(Model):
             joined, keys, _joined_heads([member.values for member in attending], dim=1)
         )
 
-    def teacher_forced(
-        self, inputs: ModelInputs, targets: Tensor
-    ) -> tuple[HistoryRepresentation, Tensor]:
-        """Refuse: the members are trained one by one.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("the members of an averaged model are trained one by one")
-
 
 class AveragedItems:
     """The embeddings of the members, concatenated: [..., D] with D = Σ_m D_m.
@@ -78,11 +67,7 @@ class AveragedItems:
     def __init__(self, members: Sequence[Model]) -> None:
         self._members = [member.items for member in members]
         self.embedding_dim = sum(items.embedding_dim for items in self._members)
-
-    @property
-    def num_items(self) -> int:
-        """The size of the catalogue, I."""
-        return self._members[0].num_items
+        self.num_items = self._members[0].num_items
 
     @property
     def weight(self) -> Tensor:
@@ -98,7 +83,7 @@ class AveragedItems:
         return torch.cat([items.table() for items in self._members], dim=-1)
 
 
-class AveragedHead(AttentionOverPurchases):
+class AveragedHead(Head):
     """The mean of the scores of the members' heads: target attention with the heads of them all.
 
     States and embeddings of the members are concatenated, the states divided by M: their dot
@@ -112,9 +97,7 @@ class AveragedHead(AttentionOverPurchases):
     def __init__(self, members: Sequence[Model]) -> None:
         self._members = [member.head for member in members]
         self._dims = [member.items.embedding_dim for member in members]
-        self._attending = [
-            head for head in self._members if isinstance(head, AttentionOverPurchases)
-        ]
+        self._attending = [head for head in self._members if head.attends]
         self.poolings = [pooling for head in self._attending for pooling in head.poolings]
 
     @property
@@ -123,19 +106,9 @@ class AveragedHead(AttentionOverPurchases):
         return torch.cat([head.decays for head in self._attending])
 
     @property
-    def temperatures(self) -> Tensor:
+    def temperatures(self) -> Tensor:  # type: ignore[override]
         """κ of each attention head [H]."""
         return torch.cat([head.temperatures for head in self._attending])
-
-    @property
-    def kv_source(self) -> KVSource | None:
-        """What the keys and values of the members' attention are made of, taken together."""
-        sources = {head.kv_source for head in self._members} - {None}
-        return "both" if len(sources) > 1 else next(iter(sources), None)
-
-    def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
-        """Refuse: `AveragedModel` joins what its members made of histories."""
-        raise TypeError("the members of an averaged model represent histories")
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         """The embeddings of all members; queries and value queries of all attention heads."""

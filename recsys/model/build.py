@@ -28,11 +28,10 @@ from recsys.model.embeddings import (
     SinusoidalPositions,
 )
 from recsys.model.encoder import BlockSettings, Encoder, EncoderBlock
-from recsys.model.heads import DotProductHead, Head
+from recsys.model.heads import DotProductHead, Head, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
 from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, NextItemModel
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
-from recsys.model.target_attention import TargetAttentionHead
 
 
 @overload
@@ -82,7 +81,7 @@ def build_model(
         encoder = _encoder(config, config.num_blocks, causal=False, mask_tokens=1)
         return MaskedItemModel(num_items, dim, encoder)
     if isinstance(config, HSTUConfig):
-        stack: Encoder | HSTUEncoder = _hstu(config)
+        stack: Encoder = _hstu(config)
     else:
         stack = _encoder(config, config.num_blocks, causal=True)
     head = _head(config)
@@ -135,10 +134,5 @@ def _head(config: NextItemConfig | HSTUConfig) -> Head:
     if isinstance(head, DotProduct):
         return DotProductHead()
     return TargetAttentionHead(
-        dim,
-        head.head_dim,
-        head.half_lives,
-        kv_source=head.kv_source,
-        pooling=head.pooling,
-        dropout=config.dropout,
+        dim, head.head_dim, head.half_lives, pooling=head.pooling, dropout=config.dropout
     )

@@ -223,7 +223,7 @@ class Encoder(nn.Module):
     def __init__(
         self,
         positions: nn.Module,
-        blocks: Iterable[EncoderBlock],
+        blocks: Iterable[nn.Module],
         embedding_dim: int,
         dropout: float,
         *,

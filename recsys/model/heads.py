@@ -1,20 +1,30 @@
-"""Heads: how hidden states and candidates become scores. The protocol, and the dot product.
+"""Heads: how hidden states and candidates become scores, by a dot product and by target attention.
 
 Letters of shapes: B histories, L positions, D the embedding, C candidates, I items of the
-catalogue, H attention heads, 0 of them where a head has no attention.
+catalogue, H attention heads, 0 of them where a head is a dot product alone.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from recsys.model.attention import last_states
+from recsys.model.attention import last_states, padding_mask
+from recsys.model.encoder import Dropout
 
-KVSource = Literal["items", "states", "both"]
-"""The source of a head's keys and values: item embeddings, encoder states or both."""
+Pooling = Literal["average", "sum"]
+MAX_TEMPERATURE = 10.0
+_POSITIONS = 768
+"""The positions whose logits of target attention training makes at once on a CPU. With fewer,
+adding up the gradients of all candidates takes most of the time; with more, the matrices leave the
+cache."""
+_KEPT = 4
+"""The matrices as large as the logits that autograd keeps for each attention head."""
 
 
 class HistoryRepresentation(NamedTuple):
@@ -52,51 +62,93 @@ class CandidateRepresentation(NamedTuple):
     """[H, C, d]."""
 
 
-class Head(Protocol):
-    """How hidden states and candidates become scores.
+class Head:
+    """score_t(c) = h_t · e_c + Σ_heads Σ_{j≤t} w_cj(t) (u_c · v_j): see `TargetAttentionHead`.
 
     Histories and candidates are represented separately, once per batch. `logits` then joins the two
     at every position, chunk by chunk in training; `score_last` joins them at the last position
     only, which is all that scoring needs.
+
+    Only the decay depends on the position t. So the sums at all positions are one product of
+    exp(κ cos) and of exp(κ cos) × (u_c · v_j) with a triangular matrix of decays: no [I, L, L]
+    weights.
     """
 
-    @property
-    def kv_source(self) -> KVSource | None:
-        """The source of the keys and values of the head's attention; None without attention.
+    decays: Tensor
+    """λ of each attention head [H]."""
+    temperatures: Tensor
+    """κ of each attention head [H]."""
+    poolings: Sequence[Pooling] = ()
+    """Of each attention head."""
 
-        Without it the scores at a position depend on the state there only. If "items", they also
-        depend on the item embeddings up to that position, but on no earlier state.
-        """
-        ...
+    @property
+    def attends(self) -> bool:
+        """Whether scores depend on all purchases, not only on the state at a position."""
+        return bool(self.poolings)
 
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
-        """Represent histories by hidden states [B, L, D] and input embeddings [B, L, D].
+        """Represent histories by hidden states and input embeddings [B, L, D].
 
-        Unless keys and values are made of states, ``states`` may hold the last one only, [B, 1, D].
+        ``states`` may hold the last one only, [B, 1, D].
         """
-        ...
+        nothing = states.new_empty(len(states), 0, embedded.shape[1], 0)
+        return HistoryRepresentation(states, nothing, nothing)
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         """Represent candidates by their embeddings, shared [C, D] or of each history [B, C, D]."""
-        ...
+        nothing = embeddings.new_empty(*embeddings.shape[:-2], 0, embeddings.shape[-2], 0)
+        return CandidateRepresentation(embeddings, nothing, nothing)
 
     def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, L, C] of shared candidates at every position, from the items up to there."""
-        ...
+        states, keys, values = history
+        embeddings, queries, value_queries = candidates
+        if not self.attends:
+            return states @ embeddings.T
+        # Positions are the last dimension: products with the triangle are then twice as fast.
+        scores = embeddings @ states.flatten(0, 1).T  # [C, B · L]
+        for head, decay in enumerate(self._triangles(states.shape[1]).to(scores.dtype)):
+            weights = (queries[head] @ keys[:, head].flatten(0, 1).T).exp_()
+            weighted = weights * (value_queries[head] @ values[:, head].flatten(0, 1).T)
+            attended = _past(weighted, decay)
+            averages = self.poolings[head] == "average"
+            scores += attended / _past(weights, decay) if averages else attended
+        by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
+        return by_position
 
     def score_targets(
         self, history: HistoryRepresentation, targets: CandidateRepresentation
     ) -> Tensor:
-        """Scores [B, L] of one candidate at each position, represented from [B, L, D]."""
-        ...
+        """Scores [B, L] of one candidate at each position, represented from [B, L, D]; O(L²·D)."""
+        states, keys, values = history
+        embeddings, queries, value_queries = targets
+        scores: Tensor = (states * embeddings).sum(dim=-1)
+        for head, decay in enumerate(self._triangles(states.shape[1]) if self.attends else ()):
+            weights = (queries[:, head] @ keys[:, head].mT).exp() * decay
+            if self.poolings[head] == "average":
+                weights = weights / weights.sum(dim=-1, keepdim=True)
+            scores = scores + (weights * (value_queries[:, head] @ values[:, head].mT)).sum(dim=-1)
+        return scores
 
     def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
-        """Select what `score_last` needs, for histories of lengths [B] ≥ 1."""
-        ...
+        """Select what `score_last` needs, for histories of lengths [B] ≥ 1.
+
+        Purchases older than the keys and values that are left change no score by more than its
+        rounding, even taken together.
+        """
+        states, keys, values = history
+        first = self._first_that_counts(lengths, states.dtype)
+        keys, values = keys[..., first:, :], values[..., first:, :]
+        return LastRepresentation(last_position(states, lengths), keys, values, lengths - first)
 
     def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, C] at each history's last item, of shared candidates or of its own."""
-        ...
+        _, keys, values, lengths = last
+        scores = dot_products(last, candidates)
+        for decay, weights, value_scores, total in self._heads(keys, values, candidates, lengths):
+            # In place: there are as many as pairs of a purchase and a candidate.
+            scores = scores + (decay @ value_scores.mul_(weights) / total).squeeze(1)
+        return scores
 
     def contributions(
         self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
@@ -105,65 +157,161 @@ class Head(Protocol):
 
         The rest of a score is the dot product of the last state and the candidate.
         """
-        ...
+        states, keys, values = history
+        terms = states.new_zeros(len(lengths), keys.shape[2], candidates.embeddings.shape[-2])
+        for decay, weights, scores, total in self._heads(keys, values, candidates, lengths):
+            terms = terms + decay.mT * weights * scores / total
+        return terms
 
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """The number of sequences of this length whose `logits` training best makes at once."""
-        ...
+        if self.attends and device.type == "cpu":
+            return max(1, _POSITIONS // length)
+        kept = max(1, _KEPT * len(self.poolings)) * length * candidates
+        return max(1, logits_per_chunk(device) // kept)
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """The number of elements that `score_last` holds in memory for each candidate."""
-        ...
+        return len(last.state) * (last.keys.shape[2] if self.attends else 1)
+
+    def _triangles(self, length: int) -> Tensor:
+        """exp(-λ (t - j)) of purchase j as seen from position t, 0 where j > t: [H, L, L].
+
+        Where contributions are summed, each row is divided by its sum.
+        """
+        steps = torch.arange(length, device=self.decays.device)
+        age = steps[:, None] - steps
+        decay = torch.exp(-self.decays[:, None, None] * age.clamp(min=0)) * (age >= 0)
+        summed = [pooling == "sum" for pooling in self.poolings]
+        total = decay.sum(dim=-1, keepdim=True)
+        return decay / total.where(torch.tensor(summed, device=age.device)[:, None, None], 1)
+
+    def _heads(
+        self, keys: Tensor, values: Tensor, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield four tensors for each attention head, as seen from the last item.
+
+        The decay of each purchase [B, 1, L], 0 on padding; its attention weights, neither decayed
+        nor normalised, and its value scores [B, L, C]; and the divisor of the sum over a history,
+        [B, 1, C] or [B, 1, 1].
+        """
+        if not self.attends:
+            return
+        _, queries, value_queries = candidates
+        age = lengths[:, None] - 1 - torch.arange(keys.shape[2], device=lengths.device)
+        present = padding_mask(lengths, keys.shape[2])
+        for head, (rate, pooling) in enumerate(zip(self.decays, self.poolings, strict=True)):
+            weights = (keys[:, head] @ queries[..., head, :, :].mT).exp_()
+            value_scores = values[:, head] @ value_queries[..., head, :, :].mT
+            decay = (torch.exp(-rate * age.clamp(min=0)) * present)[:, None].to(weights.dtype)
+            averages = pooling == "average"
+            total = decay @ weights if averages else decay.sum(dim=-1, keepdim=True)
+            yield decay, weights, value_scores, total
+
+    def _first_that_counts(self, lengths: Tensor, dtype: torch.dtype) -> int:
+        """The number of first purchases that change no score of any history.
+
+        They have a share below the ε of the dtype: Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε, since the
+        weight of a purchase that supports the candidate is up to exp(2 κ) times that of one that
+        does not.
+        """
+        if torch.compiler.is_exporting() or not self.attends:  # a graph has no lengths to decide by
+            return 0
+        # These are read together, since each read waits for a GPU.
+        facts = lengths.min(), self.temperatures.detach().max(), self.decays.min()
+        shortest, temperature, rate = torch.stack([fact.double() for fact in facts]).tolist()
+        if rate == 0:
+            return 0
+        share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
+        reach: int = math.ceil((2 * temperature - share) / rate)
+        return max(0, int(shortest) - reach)
 
 
-class DotProductHead(nn.Module):
+class DotProductHead(Head, nn.Module):
     """score_t(c) = h_t · e_c: the head of SASRec."""
 
-    kv_source: KVSource | None = None
+
+class TargetAttentionHead(Head, nn.Module):
+    """The candidate is the query, the purchases are keys and values; added to the dot product.
+
+    For candidate c, the embedding m_j of purchase j, position t and each attention head:
+
+        w_cj(t) = exp(κ cos(W_q e_c, W_k m_j) - λ (t - j))
+        a_t(c) = Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j) / Σ_{j≤t} w_cj(t)
+        score_t(c) = h_t · e_c + Σ_heads a_t(c)
+
+    With ``pooling="sum"`` the denominator is Σ_{j≤t} exp(-λ (t - j)), which does not depend on the
+    candidate: many purchases that support it then count more than one (as in DIN, section 4.3). An
+    average loses that, but shows whether the relevant purchases agree, as when a rule needs two.
+
+    The factor κ, an inverse temperature, is learned and capped, so nothing overflows. W_u starts
+    at zero: training starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978;
+    the form for all positions is this project's.
+
+    Args:
+        embedding_dim: D.
+        head_dim: d.
+        half_lives: numbers of purchases after which attention halves, one per head:
+            λ = ln 2 / half-life.
+        pooling: whether the contributions of the purchases are averaged or summed.
+        dropout: of the features of m_j.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        head_dim: int,
+        half_lives: list[float],
+        *,
+        pooling: Pooling,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.num_heads = len(half_lives)
+        self.poolings = [pooling] * self.num_heads
+        width = self.num_heads * head_dim
+        self.kv_norm = nn.LayerNorm(embedding_dim)
+        self.dropout = Dropout(dropout)
+        self.query = nn.Linear(embedding_dim, width, bias=False)
+        self.key = nn.Linear(embedding_dim, width, bias=False)
+        self.value = nn.Linear(embedding_dim, width, bias=False)
+        self.value_query = nn.Linear(embedding_dim, width, bias=False)
+        nn.init.zeros_(self.value_query.weight)
+        self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
+        decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
+        self.register_buffer("decays", decays)
+
+    @property
+    def temperatures(self) -> Tensor:  # type: ignore[override]
+        """κ of each attention head [H]."""
+        return self.log_temperature.exp().clamp(max=MAX_TEMPERATURE)
 
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
-        """The states."""
-        nothing = states.new_empty(len(states), 0, embedded.shape[1], 0)
-        return HistoryRepresentation(states, nothing, nothing)
+        """The states; keys and values of the purchases."""
+        source = self.dropout(self.kv_norm(embedded))
+        keys, values = self._directions(self.key(source)), self._split(self.value(source))
+        return HistoryRepresentation(states, keys, values)
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """The embeddings."""
-        nothing = embeddings.new_empty(*embeddings.shape[:-2], 0, embeddings.shape[-2], 0)
-        return CandidateRepresentation(embeddings, nothing, nothing)
+        """The embeddings; queries κ W_q e and value queries W_u e."""
+        queries = self._directions(self.query(embeddings)) * self.temperatures[:, None, None]
+        value_queries = self._split(self.value_query(embeddings))
+        return CandidateRepresentation(embeddings, queries, value_queries)
 
-    def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
-        """See `Head.logits`."""
-        return history.states @ candidates.embeddings.T
+    def _directions(self, x: Tensor) -> Tensor:
+        """[..., N, H · d] to [..., H, N, d] of length 1, in float32 at least."""
+        wide = self._split(x.to(torch.promote_types(x.dtype, torch.float32)))
+        return F.normalize(wide, dim=-1)
 
-    def score_targets(
-        self, history: HistoryRepresentation, targets: CandidateRepresentation
-    ) -> Tensor:
-        """See `Head.score_targets`."""
-        return (history.states * targets.embeddings).sum(dim=-1)
+    def _split(self, x: Tensor) -> Tensor:
+        """[..., N, H · d] to [..., H, N, d]."""
+        narrow: Tensor = x.unflatten(-1, (self.num_heads, -1))
+        return narrow.transpose(-2, -3)
 
-    def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
-        """The last state."""
-        states, keys, values = history
-        return LastRepresentation(last_position(states, lengths), keys, values, lengths)
 
-    def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
-        """See `Head.score_last`."""
-        return dot_products(last, candidates)
-
-    def contributions(
-        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
-    ) -> Tensor:
-        """Nothing: zeros."""
-        width, count = history.keys.shape[2], candidates.embeddings.shape[-2]
-        return history.states.new_zeros(len(lengths), width, count)
-
-    def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
-        """See `Head.chunk_rows`."""
-        return max(1, logits_per_chunk(device) // (length * candidates))
-
-    def elements_per_candidate(self, last: LastRepresentation) -> int:
-        """One per history."""
-        return len(last[0])
+def _past(x: Tensor, decay: Tensor) -> Tensor:
+    """Σ_{j≤t} decay[t, j] x_j at each position t of sequences of L, x being [C, B · L]."""
+    return (x.view(-1, len(decay)) @ decay.T).view(x.shape)
 
 
 def last_position(x: Tensor, lengths: Tensor) -> Tensor:
@@ -181,6 +329,6 @@ def logits_per_chunk(device: torch.device) -> int:
     """The number of logits that training makes at once on a device.
 
     On a CPU 8 MiB of bf16: what fits into its cache is not written to memory. On a GPU 256 MiB,
-    which needs large products; a launch costs the same whatever its size. That is not measured yet.
+    which needs large products; a launch costs the same whatever its size.
     """
     return 1 << 22 if device.type == "cpu" else 1 << 27

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 from recsys.model.embeddings import positions_from_end
-from recsys.model.encoder import Dropout, TimesRead
+from recsys.model.encoder import Dropout, Encoder, TimesRead
 
 NUM_TIME_BUCKETS = 128
 _BUCKET_WIDTH = 0.301  # a bucket's gaps are up to e^.301 = 1.35 times its shortest, as published
@@ -105,12 +105,12 @@ def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
     return F.embedding(buckets, weight.unsqueeze(-1)).squeeze(-1)
 
 
-class HSTUEncoder(nn.Module):
-    """Positions, dropout, a stack of `HSTUBlock`, a last norm; the arguments are `Encoder`'s.
+class HSTUEncoder(Encoder):
+    """An encoder of `HSTUBlock`s; they are timed unless no times are read.
 
     Args:
         positions: see `Encoder`.
-        blocks: the stack; they are timed unless no times are read.
+        blocks: the stack.
         embedding_dim: D.
         dropout: see `Encoder`.
         times: which times are read.
@@ -124,20 +124,11 @@ class HSTUEncoder(nn.Module):
         dropout: float,
         times: TimesRead,
     ) -> None:
-        super().__init__()
-        self.positions = positions
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(embedding_dim)
-        self.dropout = Dropout(dropout)
+        super().__init__(positions, blocks, embedding_dim, dropout)
         self.times = times
 
     def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        """Hidden states [B, L, D] of item embeddings [B, L, D] with the given lengths [B].
-
-        Args:
-            embedded: right-padded.
-            lengths: the number of real items per row.
-            times: see `ModelInputs.times`; ignored if the encoder's own ``times`` is "none".
+        """See `Encoder.forward`; for times see `ModelInputs.times`.
 
         Raises:
             ValueError: the encoder reads times, and there are none.

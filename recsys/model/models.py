@@ -13,7 +13,6 @@ from recsys.model.attention import padding_mask
 from recsys.model.embeddings import FeatureEmbeddings, FeatureValues, ItemEmbeddings
 from recsys.model.encoder import Dropout, Encoder, TimesRead
 from recsys.model.heads import DotProductHead, Head, HistoryRepresentation, LastRepresentation
-from recsys.model.hstu import HSTUEncoder
 
 
 class ModelInputs(NamedTuple):
@@ -105,7 +104,7 @@ class NextItemModel(Model):
     def __init__(
         self,
         items: ItemEmbeddings,
-        encoder: Encoder | HSTUEncoder,
+        encoder: Encoder,
         head: Head,
         inputs: FeatureEmbeddings | None = None,
     ) -> None:
@@ -125,8 +124,6 @@ class NextItemModel(Model):
 
     def at_last(self, inputs: ModelInputs) -> HistoryRepresentation:
         """See `Model.at_last`."""
-        if self.head.kv_source in {"states", "both"}:  # of all positions
-            return self(inputs)
         embedded = self._embedded(inputs)
         last = self.encoder.encode_last(embedded, inputs.lengths, inputs.times)
         return self.head.represent_history(last[:, None], embedded)

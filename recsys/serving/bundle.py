@@ -466,7 +466,7 @@ class ModelBundle:
         Raises:
             InputError: the model has no target attention.
         """
-        if self.model.head.kv_source is None:
+        if not self.model.head.attends:
             raise InputError(
                 f"{self.path}: two stages need target attention, and {self.experiment.family} has "
                 "none: a second stage would not change the ranking"

@@ -88,7 +88,7 @@ def explain_items(
 
 def explained_by_removal(bundle: ModelBundle) -> bool:
     """Return whether a model, counts aside, has no terms for single purchases."""
-    return bundle.baseline is not None or bundle.model.head.kv_source is None
+    return bundle.baseline is not None or not bundle.model.head.attends
 
 
 def _items_read(bundle: ModelBundle) -> int:

@@ -286,7 +286,7 @@ def make_index(
             not installed.
     """
     exact = query_encoder(bundle)  # with target attention, of the first stage
-    stages = bundle.model.head.kv_source is not None
+    stages = bundle.model.head.attends
     length = min(bundle.num_items, _K_OF_TWO_STAGES if stages else _K) if k is None else k
     if not 1 <= length <= bundle.num_items:
         raise InputError(f"k={k}: must be from 1 to {bundle.num_items}, the size of the catalogue")

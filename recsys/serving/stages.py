@@ -117,7 +117,7 @@ class Stages:
         if index is None:
             return cls(ranker, retriever, retrieve, popularity)
         index.check(bundle)
-        if model.head.kv_source is not None and retrieve is None:
+        if model.head.attends and retrieve is None:
             raise InputError(
                 f"{index.path}: finds items by the dot product, and target attention ranks them: "
                 "say how many (--retrieve, retrieve=)"

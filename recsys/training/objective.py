@@ -50,7 +50,7 @@ class CatalogueObjective(nn.Module):
         """
         head, table = model.head, model.items.table()
         before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
-        if head.kv_source is None:
+        if not head.attends:
             rows = head.chunk_rows(1, len(table), table.device)
             history, targets, before = drop_padding(history, targets, before, rows)
         return chunked_cross_entropy(

@@ -21,10 +21,7 @@ PEERS = [
     Side("replay bf16", "replay", BF16),
     Side("recbole", "recbole"),
 ]
-HEAD_OF_ML_1M = (
-    "{kind: target_attention, num_heads: 1, head_dim: 64, kv_source: items, pooling: sum, "
-    "half_life: 2}"
-)
+HEAD_OF_ML_1M = "{kind: target_attention, num_heads: 1, head_dim: 64, pooling: sum, half_life: 2}"
 OTHERS = {
     "ml-1m": [
         Side(

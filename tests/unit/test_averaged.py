@@ -116,10 +116,8 @@ def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
 def test_what_is_read_is_what_any_member_reads() -> None:
     model = build(mean_of(DOT, HSTU))
     assert model.times == "past"
-    assert model.head.kv_source is None
-    assert build(mean_of(ATTENTION, DOT)).head.kv_source == "items"
-    states = NextItemConfig(**SIZES, head=TargetAttention(kv_source="states"))
-    assert build(mean_of(ATTENTION, states)).head.kv_source == "both"
+    assert not model.head.attends
+    assert build(mean_of(ATTENTION, DOT)).head.attends
     assert model.items.table().shape == (ITEMS + 1, 14)
 
 
@@ -194,8 +192,6 @@ def test_what_a_mean_cannot_do_is_refused(
             tiny_dataset,
             Search(space={"training.patience": Choices(choices=(1,))}, trials=1),
         )
-    with pytest.raises(TypeError, match="one by one"):
-        bundle.model.teacher_forced(None, torch.zeros(1))  # type: ignore[arg-type]
 
 
 # --- Settings ------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_overrides_are_yaml_and_reach_nested_fields() -> None:
     [
         ("model.dropuot=0.1", "model.dropuot: unknown key; did you mean 'dropout'?"),
         ("modle.dropout=0.1", "modle: unknown key; did you mean 'model'?"),
-        ("model.head.kv_sources=items", "did you mean 'kv_source'?"),
+        ("model.head.poolings=sum", "did you mean 'pooling'?"),
         ("model.dropout=2", "model.dropout: input should be less than 1, not 2"),
         ("model.dropout", "write it as key=value"),
         ("seed.x=1", "seed has no fields"),

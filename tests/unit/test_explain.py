@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recsys.baselines.tuned import BASELINES
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.model.target_attention import TargetAttentionHead
+from recsys.model.heads import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explain_items, explained_by_removal
 from recsys.serving.recommender import Recommender

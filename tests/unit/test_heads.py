@@ -18,8 +18,8 @@ from recsys.model.heads import (
     DotProductHead,
     Head,
     HistoryRepresentation,
+    TargetAttentionHead,
 )
-from recsys.model.target_attention import TargetAttentionHead
 
 DIM = 6
 shapes = st.fixed_dictionaries(
@@ -28,19 +28,16 @@ shapes = st.fixed_dictionaries(
         "length": st.integers(1, 9),
         "candidates": st.integers(1, 5),
         "heads": st.integers(1, 3),
-        "kv_source": st.sampled_from(["items", "states", "both"]),
         "pooling": st.sampled_from(["average", "sum"]),
         "seed": st.integers(0, 2**16),
     }
 )
 
 
-def make_head(heads: int, kv_source: Any, pooling: Any, seed: int) -> TargetAttentionHead:
+def make_head(heads: int, pooling: Any, seed: int) -> TargetAttentionHead:
     torch.manual_seed(seed)
     half_lives = [0.5 * 4**head for head in range(heads)]
-    head = TargetAttentionHead(
-        DIM, 4, half_lives, kv_source=kv_source, pooling=pooling, dropout=0.0
-    )
+    head = TargetAttentionHead(DIM, 4, half_lives, pooling=pooling, dropout=0.0)
     torch.nn.init.normal_(head.value_query.weight)  # zero at the start: nothing would be tested
     torch.nn.init.normal_(head.log_temperature)
     return head.double()
@@ -53,11 +50,9 @@ def plain_definition(
 
     Nothing is shared with the code under test but the weights.
     """
-    sources = {"items": embedded, "states": states, "both": torch.cat([embedded, states], dim=-1)}
-    source = sources[head.kv_source]
-    mean = source.mean(-1, keepdim=True)
-    spread = source.var(-1, keepdim=True, unbiased=False)
-    normed = (source - mean) / (spread + 1e-5).sqrt()
+    mean = embedded.mean(-1, keepdim=True)
+    spread = embedded.var(-1, keepdim=True, unbiased=False)
+    normed = (embedded - mean) / (spread + 1e-5).sqrt()
     normed = normed * head.kv_norm.weight + head.kv_norm.bias
     rows = []
     for sequence in range(states.shape[0]):
@@ -85,7 +80,7 @@ def plain_definition(
 
 def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor, Tensor, Tensor]]:
     """A head, and random states, input embeddings and candidate embeddings."""
-    head = make_head(shape["heads"], shape["kv_source"], shape["pooling"], shape["seed"])
+    head = make_head(shape["heads"], shape["pooling"], shape["seed"])
     batch, length = shape["batch"], shape["length"]
     sizes = ((batch, length, DIM), (batch, length, DIM), (shape["candidates"], DIM))
     states, embedded, embeddings = (
@@ -200,7 +195,7 @@ class NumbersRead(TorchDispatchMode):
 
 
 def test_scoring_reads_no_number_by_itself() -> None:
-    head = make_head(3, "both", "average", 0)
+    head = make_head(3, "average", 0)
     states, embedded = torch.randn(2, 2, 5, DIM, dtype=torch.float64)
     history = head.represent_history(states, embedded)
     candidates = head.represent_candidates(torch.randn(7, DIM, dtype=torch.float64))
@@ -214,9 +209,7 @@ def test_scoring_reads_no_number_by_itself() -> None:
 
 def test_the_candidate_decides_which_purchase_counts() -> None:
     """Gloves and boots for the jacket, not the keyboard: keys by hand, one head, no decay."""
-    head = TargetAttentionHead(
-        2, 2, [1e9], kv_source="items", pooling="average", dropout=0.0
-    ).double()
+    head = TargetAttentionHead(2, 2, [1e9], pooling="average", dropout=0.0).double()
     candidates = CandidateRepresentation(
         torch.zeros(1, 2, dtype=torch.float64),
         # The jacket queries for winter.
@@ -235,7 +228,7 @@ def test_chunks_are_larger_on_a_gpu() -> None:
     """2^22 and 2^27 logits over 100 · 1000; a GPU also counts what is kept beside each logit."""
     heads: list[tuple[Head, int, int]] = [
         (DotProductHead(), 41, 1342),
-        (make_head(2, "items", "average", 0), 7, 167),  # four matrices for each of two heads
+        (make_head(2, "average", 0), 7, 167),  # four matrices for each of two heads
     ]
     for head, on_cpu, on_gpu in heads:
         assert head.chunk_rows(100, 1000, torch.device("cpu")) == on_cpu

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from recsys.model.heads import DotProductHead
-from recsys.model.target_attention import TargetAttentionHead
+from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.training.losses.full_catalogue import (
     SeenItems,
     chunked_cross_entropy,
@@ -49,9 +48,7 @@ def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
     if kind == "dot product":
         return DotProductHead()
     torch.manual_seed(0)
-    head = TargetAttentionHead(
-        dim, 4, [2.0, 9.0], kv_source="items", pooling="average", dropout=0.0
-    )
+    head = TargetAttentionHead(dim, 4, [2.0, 9.0], pooling="average", dropout=0.0)
     torch.nn.init.normal_(head.value_query.weight, std=0.3)
     return head
 

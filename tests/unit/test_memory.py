@@ -169,7 +169,7 @@ def test_models_are_counted_before_they_are_built(
         {"kind": "masked_item"},
         {"kind": "sequence_to_sequence"},
         {"kind": "factorisation_machine"},
-        {"head": {"kind": "target_attention", "kv_source": "both"}},
+        {"head": {"kind": "target_attention"}},
     ],
 )
 def test_a_model_is_counted_without_being_built_or_drawn(

@@ -15,9 +15,8 @@ from recsys.data.histories import Histories
 from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
-from recsys.model.heads import DotProductHead
+from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.models import ModelInputs, NextItemModel
-from recsys.model.target_attention import TargetAttentionHead
 
 NUM_ITEMS, LENGTH = 11, 4
 AnyHead = DotProduct | TargetAttention

@@ -24,16 +24,16 @@ from recsys.model.attention import last_states
 from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end
 from recsys.model.encoder import Residual
+from recsys.model.heads import TargetAttentionHead
 from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.model.target_attention import TargetAttentionHead
 from recsys.training.losses.full_catalogue import chunked_cross_entropy
 
 ITEMS, LONGEST = 20, 12
 SIZES = {"embedding_dim": 8, "feed_forward_dim": 12, "max_sequence_length": LONGEST}
 DOT = {"head": {"kind": "dot_product"}}
 ATTENTION: dict[str, Any] = {"kind": "target_attention", "num_heads": 2, "head_dim": 4}
-STATES = {**ATTENTION, "kv_source": "both", "pooling": "sum"}
+STATES = {**ATTENTION, "pooling": "sum"}
 ESASREC: dict[str, Any] = {"norm": "gated", "activation": "swiglu", "positions": "rotary"}
 FACTORISATION = {"kind": "factorisation_machine", "embedding_dim": 8}
 CHOICES = [

@@ -66,11 +66,8 @@ def write_bundle(path: Path, dataset: PreparedDataset, config: ModelConfig) -> M
 
 KINDS: dict[str, ModelConfig] = {
     "dot product": small(head=DotProduct(), positions="learned"),
-    "target attention to items": small(head=TargetAttention(head_dim=4, kv_source="items")),
-    "target attention to states": small(head=TargetAttention(head_dim=4, kv_source="states")),
-    "target attention to both": small(
-        head=TargetAttention(head_dim=4, kv_source="both", pooling="sum")
-    ),
+    "target attention": small(head=TargetAttention(head_dim=4)),
+    "target attention, sums": small(head=TargetAttention(head_dim=4, pooling="sum")),
     "gated rotary": small(
         num_blocks=2, head=DotProduct(), norm="gated", positions="rotary", activation="swiglu"
     ),

@@ -15,8 +15,7 @@ from polars.testing import assert_frame_equal
 from recsys.data.prepared import PreparedDataset
 from recsys.inference import model_scorer
 from recsys.inference import scorer as scorer_module
-from recsys.model.heads import CandidateRepresentation
-from recsys.model.target_attention import TargetAttentionHead
+from recsys.model.heads import CandidateRepresentation, TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.candidates import UserItemPairs
 from recsys.serving.recommender import Recommender

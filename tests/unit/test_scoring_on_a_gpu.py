@@ -138,7 +138,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Answer]]] = {
         OF_TARGET_ATTENTION,
     ),
     "target attention that sums up": (
-        {"head": {"kind": "target_attention", "pooling": "sum", "kv_source": "both"}},
+        {"head": {"kind": "target_attention", "pooling": "sum"}},
         OF_TARGET_ATTENTION,
     ),
     "dot product": ({"head": {"kind": "dot_product"}}, OF_DOT_PRODUCTS),

@@ -31,7 +31,7 @@ MEMBERS = (
     NextItemConfig(
         embedding_dim=8,
         max_sequence_length=LENGTH,
-        head=TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0), kv_source="both"),
+        head=TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0)),
         filter=True,
     ),
     HSTUConfig(

@@ -329,7 +329,7 @@ def test_lists_without_times_get_the_usual_ones(
 def test_explanations_sum_to_the_score_at_the_request_time(
     times: TimesRead, dataset: PreparedDataset, tmp_path: Path
 ) -> None:
-    head = TargetAttention(num_heads=1, head_dim=4, kv_source="states")
+    head = TargetAttention(num_heads=1, head_dim=4)
     recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, times, head), dataset)
     for at in (901, 86_400):
         parts = recommender.explain(HISTORIES, 5, at=at)

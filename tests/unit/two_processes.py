@@ -28,7 +28,7 @@ from recsys.training.optimiser import Schedule
 ITEMS = 38
 HEADS: dict[str, dict[str, Any]] = {
     "dot_product": {"kind": "dot_product"},
-    "target_attention": {"kind": "target_attention", "head_dim": 4, "kv_source": "both"},
+    "target_attention": {"kind": "target_attention", "head_dim": 4},
 }
 LOSSES = {
     "all items": {"kind": "cross_entropy"},
