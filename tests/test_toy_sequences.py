@@ -13,7 +13,7 @@ from recsys.model.build import build_model
 from recsys.model.generation import Greedy
 from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses.full_catalogue import chunked_cross_entropy
+from recsys.training.losses import chunked_cross_entropy
 
 ITEMS, LONGEST = 20, 8
 

@@ -19,7 +19,7 @@ from recsys.model.averaged import AveragedModel
 from recsys.model.heads import HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
 from recsys.training import processes
-from recsys.training.losses.chunks import count_targets
+from recsys.training.losses import count_targets
 from recsys.training.objective import (
     SampledObjective,
     build_objective,

@@ -20,14 +20,15 @@ from recsys.data.histories import PAD
 from recsys.model.heads import HistoryRepresentation
 from recsys.model.models import Model
 from recsys.training import processes
-from recsys.training.losses.full_catalogue import SeenItems, chunked_cross_entropy
-from recsys.training.losses.sampled import (
+from recsys.training.losses import (
     InBatchNegatives,
     PopularNegatives,
     SampledLoss,
+    SeenItems,
     UniformNegatives,
     binary_cross_entropy,
     calibrated_weight,
+    chunked_cross_entropy,
     chunked_sampled_loss,
     sampled_softmax,
 )

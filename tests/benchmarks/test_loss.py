@@ -13,7 +13,7 @@ from turns import medians_in_turn
 
 from recsys.machine import keep_freed_memory
 from recsys.model.heads import DotProductHead
-from recsys.training.losses.full_catalogue import chunked_cross_entropy
+from recsys.training.losses import chunked_cross_entropy
 
 ROUNDS = 7
 SHAPES = {"ml-1m": (12_800, 128, 3_416), "amazon-beauty": (12_800, 64, 12_000)}

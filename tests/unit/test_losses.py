@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.model.heads import DotProductHead, TargetAttentionHead
-from recsys.training.losses.full_catalogue import (
+from recsys.training.losses import (
     SeenItems,
     chunked_cross_entropy,
     softmax_gradient,

@@ -27,7 +27,7 @@ from recsys.model.encoder import Residual
 from recsys.model.heads import TargetAttentionHead
 from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses.full_catalogue import chunked_cross_entropy
+from recsys.training.losses import chunked_cross_entropy
 
 ITEMS, LONGEST = 20, 12
 SIZES = {"embedding_dim": 8, "feed_forward_dim": 12, "max_sequence_length": LONGEST}

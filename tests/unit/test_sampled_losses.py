@@ -23,7 +23,7 @@ from recsys.config import (
 from recsys.model.build import build_model
 from recsys.model.models import ModelInputs, NextItemModel
 from recsys.training import objective as objectives
-from recsys.training.losses.sampled import (
+from recsys.training.losses import (
     NO_NEGATIVE,
     InBatchNegatives,
     PopularNegatives,

@@ -15,7 +15,7 @@ from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end
 from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses.full_catalogue import SeenItems
+from recsys.training.losses import SeenItems
 
 ITEMS = 20
 

@@ -1,1 +1,0 @@
-"""Losses: pure functions of logits and targets; they never see a model."""
