@@ -45,8 +45,6 @@ CORE = {
     "training/epochs.py": "training",
     "training/losses.py": "*losses",
     "training/module.py": "training",
-    "training/objective.py": "sampled_losses",
-    "training/optimiser.py": "optimiser",
     "inference/model_scorer.py": "model_scorer",
     "inference/ranking.py": "ranking",
     "evaluation/candidates.py": "candidates",

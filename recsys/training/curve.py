@@ -1,9 +1,7 @@
-"""The learning curve of a training, and the error and the warning that it may end with."""
+"""The learning curve of a training, and the error that it may end with."""
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
@@ -16,13 +14,8 @@ from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.training.device import Precision
 
-logger = logging.getLogger(__name__)
-
 MONITOR = "epoch/valid_ndcg_at_10"
 """The metric that chooses the best epoch."""
-
-_WORSE_THAN_CHANCE = 0.5
-"""How far above that of a uniform guess a loss must be to say so, in nats."""
 
 
 class EarlyDecay(NamedTuple):
@@ -69,19 +62,6 @@ class Curve:
         if self.best_epoch is None or self.best_ranks is None:
             raise ValueError("no epoch was validated")
         return self.best_epoch, self.best_ranks
-
-    def warn_of_harm(self, config: TrainingConfig, num_items: int) -> None:
-        """Warn if the last loss over the full catalogue is worse than that of a uniform guess."""
-        chance = math.log(num_items)
-        if config.loss.kind != "cross_entropy" or not self.epochs:
-            return
-        loss = self.epochs[-1]["train/loss"]
-        if loss > chance + _WORSE_THAN_CHANCE:
-            logger.warning(
-                "the loss of the last epoch, %.2f, is above that of a uniform guess, %.2f: "
-                "training.learning_rate=%g may be too high",
-                *(loss, chance, config.learning_rate),
-            )
 
     def plain(self) -> dict[str, Any]:
         """Return it as nested dictionaries and lists of tensors and plain values; see `parse`."""

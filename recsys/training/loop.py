@@ -48,8 +48,7 @@ from recsys.training.device import (
     training_device,
 )
 from recsys.training.epochs import EpochRecorder, Report
-from recsys.training.module import TrainingModule
-from recsys.training.optimiser import Schedule
+from recsys.training.module import Schedule, TrainingModule
 from recsys.training.progress import ProgressLine
 from recsys.training.warm_start import WarmStart
 
@@ -136,8 +135,6 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
             with _ctrl_c_ends_early(trainer, recorder):
                 trainer.fit(module, shared, ckpt_path=None if start is None else "state")
             module.zero_grad()  # the gradients of the last step
-            if processes.is_first():
-                curve.warn_of_harm(config, catalogue.num_items)
     module.model.load_state_dict(curve.best_weights)
     return module.model.to(training_device()).eval(), curve
 

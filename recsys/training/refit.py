@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rich.progress import Progress
 
-from recsys.config import AveragedConfig, Experiment, TrainingConfig
+from recsys.config import AveragedConfig, Experiment
 from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.inference.catalogue import Catalogue
@@ -68,14 +68,6 @@ def with_enough_epochs(
     shown = ", ".join(f"{name}={value}" for name, value in changes.items())
     logger.debug("an epoch has only %d steps: training.%s", steps, shown)
     return experiment.model_copy(update={"training": training.model_copy(update=changes)})
-
-
-def longer(training: TrainingConfig, epochs: int) -> str:
-    """Return the options with which a training has so many epochs, and is validated as before."""
-    changes = {"max_epochs": epochs}
-    if training.validate_every > 1:
-        changes |= {"validate_every": training.validate_every, "patience": training.patience}
-    return " ".join(f"--set training.{name}={value}" for name, value in changes.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +150,9 @@ def train_and_refit(
         state = None
     if not only_refit and still_rising(curve, epochs):
         logger.info(
-            "still rising: the best epoch, %d, was the last: train longer with %s",
-            *(epochs, longer(experiment.training, 2 * experiment.training.max_epochs)),
+            "still rising: the best epoch, %d, was the last: train longer with "
+            "--set training.max_epochs=%d",
+            *(epochs, 2 * experiment.training.max_epochs),
         )
     if not experiment.training.refit or curve.interrupted:
         return Fitted(model, ("train",), curve, curve.interrupted, catalogue)

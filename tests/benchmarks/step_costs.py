@@ -17,7 +17,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.machine import keep_freed_memory, peak_memory_mib, reset_peak_memory
 from recsys.training.device import Precision, settle_precision, training_device
 from recsys.training.loop import build_batches, new_module
-from recsys.training.optimiser import Schedule
+from recsys.training.module import Schedule
 
 WARM_UP = 2
 """Number of steps that compile kernels and fill caches; they are not measured."""

@@ -12,7 +12,7 @@ from recsys.config import DotProduct, NextItemConfig, TargetAttention
 from recsys.machine import keep_freed_memory
 from recsys.model.build import build_model
 from recsys.model.models import ModelInputs
-from recsys.training.objective import CatalogueObjective
+from recsys.training.module import CatalogueObjective
 
 ITEMS, ROWS, LENGTH = 3_416, 64, 200
 ROUNDS = 5

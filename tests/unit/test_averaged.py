@@ -50,8 +50,7 @@ from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.training.curve import Curve
-from recsys.training.module import TrainingModule
-from recsys.training.optimiser import Schedule
+from recsys.training.module import Schedule, TrainingModule
 
 ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}

@@ -64,10 +64,3 @@ def test_no_checkpoint_is_written_after_the_loss_was_not_finite(
     run = fit(given, tiny_dataset, tmp_path / "out")
     assert run.test["ndcg_at_5"].mean >= 0
     assert CheckpointFile(tmp_path / "out.checkpoint", {}).read() is None
-
-
-def test_a_rate_that_only_harms_is_said(
-    tiny_dataset: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fit(experiment(tmp_path, "training.learning_rate=50"), tiny_dataset, tmp_path / "out")
-    assert "is above that of a uniform guess, 1.61: training.learning_rate=50 may" in caplog.text

@@ -40,7 +40,7 @@ from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
 from recsys.training.curve import Curve, EarlyDecay
 from recsys.training.loop import build_batches, train
-from recsys.training.refit import longer, still_rising, with_enough_epochs
+from recsys.training.refit import still_rising, with_enough_epochs
 
 
 @pytest.fixture(scope="module")
@@ -178,11 +178,6 @@ def test_the_epochs_of_a_small_log_are_more_unless_they_are_named(dataset: Prepa
     for many in ("training.batch_tokens=10", "training.validate_every=5"):
         changed = planned("training.batch_tokens=10", many)
         assert changed == parse_experiment({}, ["training.batch_tokens=10", many]).training
-    assert longer(default, 9) == (
-        f"--set training.max_epochs=9 --set training.validate_every={default.validate_every} "
-        f"--set training.patience={default.patience}"
-    )
-    assert longer(named, 6) == "--set training.max_epochs=6"
 
 
 def test_the_epochs_of_the_members_of_a_mean_are_more_unless_they_are_named(

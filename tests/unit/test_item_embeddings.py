@@ -19,7 +19,7 @@ from recsys.config import (
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.models import ModelInputs, NextItemModel
-from recsys.training.objective import CatalogueObjective, build_objective, use_sparse_gradients
+from recsys.training.module import CatalogueObjective, build_objective, use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from recsys.config import TrainingConfig
-from recsys.training.optimiser import RowwiseAdamW, Schedule
+from recsys.training.module import RowwiseAdamW, Schedule
 
 
 def lookups(

@@ -33,7 +33,7 @@ from recsys.training.losses import (
     mask_negatives,
     sampled_softmax,
 )
-from recsys.training.objective import CatalogueObjective, SampledObjective, use_sparse_gradients
+from recsys.training.module import CatalogueObjective, SampledObjective, use_sparse_gradients
 
 ITEMS = 11
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]

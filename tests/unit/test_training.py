@@ -24,9 +24,7 @@ from recsys.training import processes
 from recsys.training.device import gpus, lightning_devices, training_device
 from recsys.training.epochs import EpochRecorder
 from recsys.training.loop import new_module, train
-from recsys.training.module import TrainingModule
-from recsys.training.objective import SampledObjective
-from recsys.training.optimiser import Schedule
+from recsys.training.module import SampledObjective, Schedule, TrainingModule
 
 ITEMS = 30
 HEADS = ["dot_product", "target_attention"]

@@ -37,8 +37,7 @@ from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import build_batches, new_module
-from recsys.training.module import TrainingModule
-from recsys.training.optimiser import Schedule
+from recsys.training.module import Schedule, TrainingModule
 
 RING = [f"i{number}" for number in range(8)]
 MODELS: dict[str, dict[str, Any]] = {

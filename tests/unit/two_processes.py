@@ -22,8 +22,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.training import processes
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from recsys.training.loop import new_module, train
-from recsys.training.module import TrainingModule
-from recsys.training.optimiser import Schedule
+from recsys.training.module import Schedule, TrainingModule
 
 ITEMS = 38
 HEADS: dict[str, dict[str, Any]] = {
