@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from recsys.data.batches import FeatureTensors
 from recsys.data.histories import PAD, Histories
-from recsys.inference.product_search import ProductSearch
 from recsys.inference.ranking import CatalogueBlock, Excluded, best_of_all, best_of_blocks
 from recsys.inference.scorer import (
     FEWEST_USERS,
@@ -88,7 +87,6 @@ class ModelScorer:
         self._trained = trained
         self._states = states
         self._kept: CandidateRepresentation | None = None
-        self._searched: ProductSearch | None = None
 
     @property
     def _device(self) -> torch.device:
@@ -135,7 +133,7 @@ class ModelScorer:
     def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
         """See `recsys.inference.ranking.top_k`: a large catalogue is searched block by block.
 
-        Nobody holds all scores. Among kept items, dot products are searched in two passes.
+        Nobody holds all scores.
 
         Raises:
             ValueError: see `score`.
@@ -146,21 +144,14 @@ class ModelScorer:
         values = np.empty((len(histories), k), dtype=np.float32)
         with evaluating(self._model):
             catalogue = self._catalogue()
-            plain = not self._head.attends and self._device.type == "cpu"
-            if self._searched is None and self._kept is not None and plain:
-                self._searched = ProductSearch(catalogue[0])
             batches = self._batches(histories)
-            most = _JOINED if not self._head.attends else 1
+            most = 1 if self._head.attends else _JOINED
             while together := list(islice(batches, most)):
                 rows = np.concatenate([rows for rows, _ in together])
                 last = joined([self._encode_last(batch) for _, batch in together])
                 excluded = Excluded.of(histories.take(rows), seen, self._device)
-                best = None
-                if self._searched is not None:
-                    best = self._searched.best(last[0], k, excluded)
-                if best is None:
-                    best = best_of_blocks(self, self._blocks(last, catalogue), k, excluded)
-                items[rows], values[rows] = best
+                blocks = self._blocks(last, catalogue, most)
+                items[rows], values[rows] = best_of_blocks(self, blocks, k, excluded)
         return items, values
 
     def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
@@ -201,11 +192,12 @@ class ModelScorer:
         return catalogue
 
     def _blocks(
-        self, last: LastRepresentation, items: CandidateRepresentation
+        self, last: LastRepresentation, items: CandidateRepresentation, batches: int = 1
     ) -> Iterator[CatalogueBlock]:
-        """Yield the scores of histories with the same items, some items at a time."""
+        """Yield the scores of batches of histories with the same items, some items at a time."""
         count = items[0].shape[-2]
-        step = max(1, self._step.elements // self._head.elements_per_candidate(last))
+        elements = batches * self._step.elements
+        step = max(1, elements // self._head.elements_per_candidate(last))
         step -= step % _WHOLE if step > _WHOLE else 0
         for start in range(0, count, step):
             columns = slice(start, min(start + step, count))

@@ -22,7 +22,7 @@ from recsys.config import (
 )
 from recsys.model.build import build_model
 from recsys.model.models import ModelInputs, NextItemModel
-from recsys.training import objective as objectives
+from recsys.training import module as objectives
 from recsys.training.losses import (
     NO_NEGATIVE,
     InBatchNegatives,

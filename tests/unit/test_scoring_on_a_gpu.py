@@ -23,7 +23,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.inference import model_scorer, product_search
+from recsys.inference import model_scorer
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
@@ -211,7 +211,6 @@ def test_a_large_catalogue_is_searched_on_the_device(
 ) -> None:
     """Its best items are found block by block; the rules for its size are patched."""
     monkeypatch.setattr(model_scorer, "users_per_batch", lambda _: FEWEST_USERS)
-    monkeypatch.setattr(product_search, "_SHARE", 0)
     on_cpu, on_gpu = (Recommender(ModelBundle.open(tiny_bundle.path)) for _ in range(2))
     on_gpu.bundle.model.to(device)
     for seen in ("filter", "allow"):
