@@ -186,7 +186,7 @@ class EncoderGraph(nn.Module):
     ) -> tuple[Tensor, ...]:
         """The state [B, D]; of target attention also keys and values [B, H, L, d]."""
         last = self.model.encode_last(ModelInputs(items, lengths, times))
-        return last[:3] if self.model.head.kv_source is not None else last[:1]
+        return last[:3] if self.model.head.attends else last[:1]
 
 
 class HeadGraph(nn.Module):
@@ -200,7 +200,7 @@ class HeadGraph(nn.Module):
     def forward(self, candidates: Tensor, lengths: Tensor, last: tuple[Tensor, ...]) -> Tensor:
         """The scores of item tokens; that of 0 (PAD) has no meaning."""
         state, *attended = last
-        keys, values = attended if self.head.kv_source is not None else (state, state)
+        keys, values = attended if self.head.attends else (state, state)
         represented = self.head.represent_candidates(self.items(candidates))
         return self.head.score_last(LastRepresentation(state, keys, values, lengths), represented)
 
