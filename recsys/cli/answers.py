@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import polars as pl
 from typer import Argument, Option
 
-from recsys.cli.options import Bundle, Data, Index, Json, Out, command
+from recsys.cli.options import Bundle, Data, Index, Json, Out, Retrieve, command
 from recsys.console import ids_like, show_frame, show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -139,13 +139,7 @@ def recommend_items(
     ] = None,
     new_items: NewItems = None,
     at: At = None,
-    retrieve: Annotated[
-        int | None,
-        Option(
-            help="Rank only so many items by target attention, the best by the dot product: for "
-            "large catalogues. `recsys retrieval` shows what is missed. Default: all."
-        ),
-    ] = None,
+    retrieve: Retrieve = None,
     index: Index = None,
     probabilities: Probabilities = False,
     out: Out = None,
@@ -365,7 +359,7 @@ def show_similar_items(
     bundle: Bundle,
     item: Annotated[str, Argument(help="The id of an item.")],
     k: Annotated[int, Option("-k", help="Items to show.")] = 10,
-    out: Annotated[Path | None, Option(help="File to write: .parquet or .csv.")] = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Show the items whose embeddings are the most similar to an item's, by cosine."""

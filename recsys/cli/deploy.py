@@ -17,6 +17,7 @@ from recsys.cli.options import (
     HeldOutPart,
     Index,
     Json,
+    Retrieve,
     Uri,
     check_gpu,
     command,
@@ -60,14 +61,7 @@ def serve_bundle(
         ),
     ] = 4.0,
     batch: Annotated[int, Option(min=1, max=4096, help="Requests that share a pass at most.")] = 64,
-    retrieve: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Rank only so many items by target attention, the best by the dot product: for "
-            "large catalogues. Default: all.",
-        ),
-    ] = None,
+    retrieve: Retrieve = None,
     index: Index = None,
     gpu: Annotated[
         bool,

@@ -153,6 +153,14 @@ Index = Annotated[
         "catalogues, and misses some. Default: score all items."
     ),
 ]
+Retrieve = Annotated[
+    int | None,
+    Option(
+        min=1,
+        help="Rank only so many items by target attention, the best by the dot product: for large "
+        "catalogues. `recsys retrieval` shows what is missed. Default: all.",
+    ),
+]
 Out = Annotated[Path | None, Option(help="File to write: .parquet or .csv.")]
 
 

@@ -24,6 +24,7 @@ from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.metrics import Interval
 from recsys.experiments.results import Results
+from recsys.inference.scorer import Scored
 from recsys.tracking.tracker import track
 
 logger = logging.getLogger(__name__)
@@ -63,9 +64,7 @@ class GivenScores:
         for row, user in enumerate(histories.user_features.rows):
             own = slice(self.offsets[user], self.offsets[user + 1])
             scores[row, self.items[own]] = self.levels[own]
-        if candidates is not None:
-            scores = np.take_along_axis(scores, candidates.astype(np.int64), axis=1)
-        return torch.from_numpy(scores)
+        return Scored(torch.from_numpy(scores)).score(histories, candidates)
 
 
 def numbered(holdout: Holdout) -> Holdout:
