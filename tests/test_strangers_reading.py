@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,13 +60,6 @@ def several_forms(folder: Path) -> Made:
 WIDE = [f"feature_{number}" for number in range(6_000)]
 ORDERED = "user,item,rating\n" + "".join(f"{user},{item},3\n" for user, item, _ in ROWS)
 READ: dict[str, Callable[[Path], Made]] = {
-    "MovieLens: no header, ::": lines(rows("{}::{}::5::{}"), "ratings.dat"),
-    ":: with a header": lines("user::item::time\n" + rows("{}::{}::{}"), "ratings.dat"),
-    "RecBole": lines(
-        "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + rows("{}\t{}\t4.0\t{}"),
-        "log.inter",
-        where="rating > 3",
-    ),
     "RecBole: a folder": atomic_folder,
     "6,003 columns": lines(
         ",".join(["user", "item", "time", *WIDE]) + "\n" + rows("{},{},{}" + ",1" * len(WIDE))
@@ -99,19 +90,6 @@ def log(**columns: pl.Expr) -> pl.DataFrame:
     return pl.DataFrame(table).with_columns(**columns)
 
 
-def short(column: str) -> pl.DataFrame:
-    """A log with an integer that floats of 32 bits cannot tell from its neighbour."""
-    values = pl.when(pl.col("time") == 5).then(2**24 + 1).otherwise(pl.col(column))
-    return log().with_columns(values.cast(pl.Float32).alias(column))
-
-
-def short_in_one_file(folder: Path) -> Made:
-    (folder / "log").mkdir()
-    short("item").write_parquet(folder / "log" / "1.parquet")
-    log().write_parquet(folder / "log" / "2.parquet")
-    return {"source": str(folder / "log")}
-
-
 def frame(table: Any, **words: Any) -> Callable[[Path], Made]:
     return lambda _: {"source": table, **words}
 
@@ -120,87 +98,10 @@ def as_csv(table: pl.DataFrame, **words: Any) -> Callable[[Path], Made]:
     return lines(table.write_csv(), **words)
 
 
-def long_line(start: bytes) -> Callable[[Path], Made]:
-    def write(folder: Path) -> Made:
-        path = folder / "log.csv.gz"
-        with gzip.open(path, "wb", compresslevel=1) as file:
-            file.write(start)
-            for _ in range(40):
-                file.write(bytes(1 << 20).replace(b"\0", b"a"))
-        return {"source": str(path)}
-
-    return write
-
-
-def pipe(folder: Path) -> Made:
-    os.mkfifo(folder / "log.csv")
-    return {"source": str(folder / "log.csv")}
-
-
-def link_to_a_device(folder: Path) -> Made:
-    (folder / "log.csv").symlink_to("/dev/zero")
-    return {"source": str(folder / "log.csv")}
-
-
 DAYS = log().with_columns(
     year=pl.lit(2020), month=pl.col("time") % 12 + 1, day=pl.col("time") % 28 + 1
 )
 NO_TIME = log().drop("time")
-NOT_EXACT = "float of 2**24 or more is not exact"
-REFUSED: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
-    "Excel": (lines("PK", "book.xlsx"), ["Excel workbook", "as CSV", "pandas.read_excel"]),
-    "a pipe": (pipe, ["log.csv: is a pipe or device"]),
-    "a link to a device": (link_to_a_device, ["log.csv: is a pipe or device"]),
-    "a long row": (long_line(b"user,item,time\n1,2,3\n"), ["log.csv.gz: has a line of more than"]),
-    "a long header": (long_line(b""), ["log.csv.gz: has a line of more than"]),
-    "a long name": (lines("a" * 200_000 + "\n1\n"), ["log.csv: its header cannot be read: field"]),
-    "32-bit users": (frame(short("user")), ["'user', data row 6", NOT_EXACT, "16777216.0"]),
-    "32-bit items of pandas": (frame(short("item").to_pandas()), ["'item', data row 6", NOT_EXACT]),
-    "32-bit times": (frame(short("time")), ["'time', data row 6", NOT_EXACT]),
-    "32 bits in one file of two": (
-        short_in_one_file,
-        ["is FLOAT in", "1.parquet", "is BIGINT in"],
-    ),
-    "32 bits in the item table": (
-        frame(log(), items=short("item").select(item_id="item").unique()),
-        ["item_id", NOT_EXACT],
-    ),
-    "no time": (
-        as_csv(NO_TIME),
-        ["which column is the time", "--time row-order takes their order"],
-    ),
-    "users by the order of rows": (as_csv(log(), user="row-order"), ["user_id: row-order is an"]),
-    "a column that numbers the rows": (
-        as_csv(NO_TIME.with_row_index("n", 1)),
-        ["n numbers the rows", "--time n takes it"],
-    ),
-    "year, month and day": (
-        as_csv(DAYS.drop("time")),
-        ["year and month and day are parts of a date", "pl.date('year', 'month', 'day')"],
-    ),
-    "a day of the month that is called date": (
-        as_csv(DAYS.drop("time", "year").rename({"day": "date"})),
-        ["date is no time of its own", "join them", "pl.date('YEAR', 'month', 'date')"],
-    ),
-}
-
-
-@pytest.mark.parametrize(("write", "words"), REFUSED.values(), ids=REFUSED)
-def test_refused_in_one_line(
-    write: Callable[[Path], Made], words: list[str], tmp_path: Path
-) -> None:
-    with pytest.raises(recsys.InputError) as refusal:
-        recsys.prepare(out=tmp_path / "out", **write(tmp_path))
-    message = str(refusal.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message
-    assert not (tmp_path / "out").exists()
-
-
-def test_shorter_floats_that_are_exact_are_read(tmp_path: Path) -> None:
-    exact = log().with_columns(pl.all().cast(pl.Float32))
-    assert recsys.prepare(exact, out=tmp_path / "out").user_ids.to_list() == list(range(100, 110))
 
 
 TWICE = pl.concat([log(), log()])
@@ -270,7 +171,7 @@ def test_the_automatic_run_drops_copies_where_most_rows_are(
     monkeypatch.chdir(tmp_path)
     table.write_csv("log.csv")
     ended = CliRunner().invoke(app, ["run", "log.csv", "--tracking-uri", "sqlite:///.", *words])
-    assert "is a folder" in str(ended.exception)
+    assert "tracking.uri sqlite:///." in str(ended.exception)
     dataset = recsys.PreparedDataset.open("data/log")
     assert len(dataset.items) == interactions
     assert ("60 dropped (duplicates)" in caplog.text) == (interactions == 60)

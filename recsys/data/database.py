@@ -28,6 +28,9 @@ MISSING_WORDS = (
 """The words that stand for a missing id or time, as pandas, databases and trackers write them."""
 PLAIN_INTEGER = "0|-?[1-9][0-9]{0,17}"
 """Text that is an integer of 64 bits; 007 is none."""
+WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"}
+WHOLE |= {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
+"""The types of integers."""
 _BLANKS = "".join(filter(str.isspace, map(chr, range(0x3001))))
 _CODES = ", ".join(str(ord(blank)) for blank in _BLANKS)
 _LEAST_MEMORY, _PER_THREAD = 1 << 27, 1 << 26

@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
-from recsys.data.columns import CLOSER_LOOKS, GuessedColumns, MoreRows, guess_columns
-from recsys.data.database import MISSING_WORDS, database, name, text
+from recsys.data.columns import GuessedColumns, guess_columns
+from recsys.data.database import MISSING_WORDS, WHOLE, database, name, text
 from recsys.data.tables import OpenTable, as_polars, decoded, typed
 from recsys.data.times import (
     date_of_form,
@@ -30,14 +30,7 @@ from recsys.data.times import (
     sure_form,
     tells_no_form,
 )
-from recsys.data.where import (
-    Condition,
-    choices_of,
-    holds_nowhere,
-    kinds_in,
-    parse,
-    select_rows,
-)
+from recsys.data.where import Condition, choices_of, holds_nowhere, kinds_in, parse, select_rows
 from recsys.errors import InputError
 from recsys.folders.digests import table_sha256_of_parts
 
@@ -45,17 +38,14 @@ logger = logging.getLogger(__name__)
 
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
-BLANK = "blank rows"
-"""The reason under which rows without any value are counted."""
 SAMPLE_ROWS = 1_000
 """The number of first rows whose values help to guess columns."""
+_CLOSER_LOOKS = (100_000, 1_000_000)
+"""Rows that are read where those of a sample do not tell the form of dates."""
 _MOST_COLUMNS = 1_000
 """Columns among which others than the given ones are guessed: the first ones."""
 _LISTED = 10
 """Unused columns that are named."""
-_IDS, _TIMES = ("user_id", "item_id"), ("timestamp", "position")
-_WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
-_WHOLE |= {"UBIGINT", "HUGEINT", "UHUGEINT"}
 _EXACT = {"FLOAT": (32, 24), "DOUBLE": (64, 53)}
 """The bits of each type of floats, and those of the integers that it tells apart."""
 _WHOLE_FLOAT = r"-?[0-9]{1,15}\.0"
@@ -100,7 +90,7 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     Raises:
         InputError: a column is missing or in doubt.
     """
-    found, sample = _columns_of(table, config)
+    found = find_columns(table, config)
     if found.guessed:
         logger.info("%s: guessed the columns: %s", table.origin, found)
     used = {*found.columns.roles.values(), *config.keep}
@@ -115,8 +105,7 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     column = found.columns.timestamp
     if config.time_format is not None or column not in table.names:  # row-order is none of them
         return found.columns, config
-    times = (table.read([column], SAMPLE_ROWS) if sample is None else sample)[column]
-    form, times = form_of(times, _more_rows(table))
+    form, times = form_of(table, column)
     if form is not None:
         numbers = f"; if they are numbers, say --time-format {TIME_IS_NUMBER}"
         logger.info(
@@ -127,23 +116,15 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     return found.columns, config.model_copy(update={"time_format": form})
 
 
-def form_of(times: pl.Series, more: MoreRows) -> tuple[str | None, pl.Series]:
-    """Return the form of dates, if there is no doubt, and the times that tell it.
-
-    Args:
-        times: the first times, `SAMPLE_ROWS` if there are as many.
-        more: reads more of them, where these do not tell the form.
-    """
+def form_of(table: OpenTable, column: str) -> tuple[str | None, pl.Series]:
+    """Return the form of the dates in a column, if there is no doubt, and those that tell it."""
     read = SAMPLE_ROWS
-    for rows in CLOSER_LOOKS:
+    times = table.read([column], read)[column]
+    for rows in _CLOSER_LOOKS:
         if len(times) < read or not tells_no_form(times):
             break
-        times, read = more(times.name, rows), rows
+        times, read = table.read([column], rows)[column], rows
     return sure_form(times), times
-
-
-def _more_rows(table: OpenTable) -> MoreRows:
-    return lambda column, rows: table.read([column], rows)[column]
 
 
 def find_columns(table: OpenTable, config: DataConfig) -> GuessedColumns:
@@ -152,32 +133,22 @@ def find_columns(table: OpenTable, config: DataConfig) -> GuessedColumns:
     Raises:
         InputError: a column is missing or in doubt; see `guess_columns`.
     """
-    return _columns_of(table, config)[0]
-
-
-def _columns_of(table: OpenTable, config: DataConfig) -> tuple[GuessedColumns, pl.DataFrame | None]:
-    """Return the columns, and the first rows if they were read to guess some."""
     given = config.columns
     named = {} if given is None else given.model_dump(exclude_unset=True)
     known = [column for column in named.values() if column is not None]
     table.present(known)
     if given is not None and {"user_id", "item_id", "timestamp"} <= named.keys():
-        found, sample = GuessedColumns(given, {}), None
+        found = GuessedColumns(given, {})
     else:
         few = table.sure_names[:_MOST_COLUMNS] if len(table.names) > _MOST_COLUMNS else ()
         sample = table.read(few and [*known, *few], SAMPLE_ROWS)
-        unread = table.unreadable.items()
-        left = [f"; column {column!r} cannot be read: {why}" for column, why in unread]
-        found = guess_columns(
-            sample,
-            given,
-            table.origin,
-            table.hint + "".join(left[:1]),
-            config.time_format,
-            more=_more_rows(table) if len(sample) == SAMPLE_ROWS else None,
-        )
+        unread = [
+            f"; column {name!r} cannot be read: {why}" for name, why in table.unreadable.items()
+        ]
+        hint = table.hint + "".join(unread[:1])
+        found = guess_columns(sample, given, table.origin, hint, config.time_format)
     table.refuse_lacking(found.columns.roles.values())
-    return found, sample
+    return found
 
 
 # --- The log --------------------------------------------------------------------------------------
@@ -221,6 +192,10 @@ class Log:
         """Return the first row of a query."""
         return tuple(self.connection.execute(query).fetchall()[0])
 
+    def frame(self, query: str) -> pl.DataFrame:
+        """Return the rows of a query."""
+        return as_polars(self.connection.sql(query).to_arrow_table())
+
     @property
     def ordered_by(self) -> str:
         """A description of the total order."""
@@ -236,31 +211,23 @@ class Log:
 
     def table(self, extra: Sequence[str] = ()) -> pl.DataFrame:
         """Return user_id, item_id, timestamp and kept columns in order, and further columns."""
-        chosen = [
-            "user_id",
-            "item_id",
-            "timestamp",
-            *(KEPT + column for column in self.keep),
-            *extra,
-        ]
+        kept = (KEPT + column for column in self.keep)
+        chosen = ", ".join(map(name, ("user_id", "item_id", "timestamp", *kept, *extra)))
         joined = "log join users using (u) join items using (i)"
-        query = f"select {', '.join(map(name, chosen))} from {joined} order by ord"
-        return as_polars(self.connection.sql(query).to_arrow_table())
+        return self.frame(f"select {chosen} from {joined} order by ord")
 
     def ids(self, role: str) -> pl.Series:
         """Return the ids of users or items, by their numbers."""
         table, number = ("users", "u") if role == "user_id" else ("items", "i")
-        query = f"select {role} from {table} order by {number}"
-        return as_polars(self.connection.sql(query).to_arrow_table())[role]
+        return self.frame(f"select {role} from {table} order by {number}")[role]
 
     def compute_fingerprint(self) -> str:
         """Return the SHA-256 of all rows; called before any filter."""
         ids = {"user_id": self.ids("user_id"), "item_id": self.ids("item_id")}
         numbers = {"user_id": "u", "item_id": "i"}
-        kept = {name(KEPT + column): KEPT + column for column in self.keep}
-        head = as_polars(self.connection.sql("select * from log limit 0").to_arrow_table())
+        head = self.frame("select * from log limit 0").schema
         types = {**{role: series.dtype for role, series in ids.items()}, "timestamp": pl.Int64()}
-        types |= {column: head[column].dtype for column in kept.values()}
+        types |= {KEPT + column: head[KEPT + column] for column in self.keep}
 
         def parts(column: str) -> Iterator[pl.Series]:
             query = f"select {numbers.get(column, name(column))} as value from log order by ord"
@@ -295,28 +262,30 @@ def read_log(
     Raises:
         InputError: a condition does not fit, a value breaks its column's rule, or no row is left.
     """
-    names = names or {}
     keep = (*config.keep, *(column for column in features if column not in config.keep))
     log = Log(
         table.connection, table.origin, columns, keep, time_format=config.time_format, source=table
     )
+    theirs = dict(names or {})
+    ours = {their: own for own, their in theirs.items()}
     roles = roles_of(columns, table.origin)
-    known = [*(ours for ours in _renamed(table.names, names))]
+    known = [ours.get(column, column) for column in table.names]
     conditions = conditions_of(config, known, table.origin)
     needed = dict.fromkeys([*roles.values(), *keep])
     needed |= dict.fromkeys(c for condition in conditions.values() for c in condition.columns)
-    if columns.timestamp == ROW_ORDER and names.get(ROW_ORDER, ROW_ORDER) not in table.names:
+    if columns.timestamp == ROW_ORDER and theirs.get(ROW_ORDER, ROW_ORDER) not in table.names:
         needed.pop(ROW_ORDER)
-    stage = _Stage(log, table, roles, list(needed), names)
-    stage.load()
-    stage.drop_blank()
+    rows = _Rows(log, table, roles)
+    rows.load({column: theirs.get(column, column) for column in needed})
+    rows.drop_blank(list(needed))
     if with_users:
-        log.all_users = stage.distinct_users()
+        log.all_users = rows.distinct_users()
     if table.dropped is None:
-        stage.drop_by(conditions)
-    for reason, count in (table.dropped or {}).items():
-        log.count_drop(reason, count)
-    stage.type_columns(config)
+        rows.drop_by(conditions)
+    else:
+        log.dropped |= table.dropped
+    rows.drop_blank([*roles.values(), *keep])
+    rows.write_typed(config)
     if not table.is_ordered and "position" not in roles:
         _refuse_ties(log)
     sort_rows(log, position="position" in roles)
@@ -341,54 +310,47 @@ def _refuse_ties(log: Log) -> None:
         )
 
 
-def _renamed(names: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
-    ours = {their: own for own, their in theirs.items()}
-    return [ours.get(column, column) for column in names]
-
-
 @dataclass(slots=True)
-class _Stage:
+class _Rows:
     """The needed columns of a log as its source has them, in the table ``staged``."""
 
     log: Log
     source: OpenTable
     roles: Mapping[str, str]
-    needed: list[str]
-    names: Mapping[str, str]
     types: dict[str, str] = field(default_factory=dict)
-    condition: str = "true"
+    are_left: str = "true"
     """What holds for the rows that are left, in SQL."""
 
-    def load(self) -> None:
-        query = self.source.selected([self.names.get(column, column) for column in self.needed])
-        renamed = ", ".join(
-            f"{name(self.names.get(column, column))} as {name(column)}" for column in self.needed
-        )
+    def load(self, needed: Mapping[str, str]) -> None:
+        """Read columns, given what they are called in the source."""
+        query = self.source.selected([*needed.values()])
+        run = self.log.connection.execute
+        chosen = ", ".join(f"{name(their)} as {name(own)}" for own, their in needed.items())
         with self.source.errors():
-            self.log.connection.execute(
-                f"create or replace temp table staged as select {renamed} from ({query})"
-            )
+            run(f"create or replace temp table staged as select {chosen} from ({query})")
         relation = self.log.connection.table("staged")
         self.types = dict(zip(relation.columns, map(str, relation.types), strict=True))
         for column, kind in self.types.items():
             if kind.startswith("ENUM") or kind == "UUID":
-                self.log.connection.execute(f"alter table staged alter {name(column)} type varchar")
+                run(f"alter table staged alter {name(column)} type varchar")
                 self.types[column] = "VARCHAR"
 
-    def count(self) -> int:
-        return int(self.log.first(f"select count(*) from staged where {self.condition}")[0])
+    def facts(self, *aggregates: str) -> tuple[Any, ...]:
+        return self.log.first(f"select {', '.join(aggregates)} from staged where {self.are_left}")
 
-    def drop_blank(self) -> None:
-        blank = " and ".join(f"{name(column)} is null" for column in self.needed)
-        rows = int(self.log.first("select count(*) from staged")[0])
-        self.condition = f"not ({blank})"
-        self.log.count_drop(BLANK, rows - self.count())
+    def drop_blank(self, columns: Sequence[str]) -> None:
+        """Drop the rows without a value in any of some columns."""
+        (rows,) = self.facts("count(*)")
+        blank = [f"{name(column)} is null" for column in columns if column in self.types]
+        self.are_left += f" and not ({' and '.join(blank) or 'false'})"
+        (self.log.rows,) = self.facts("count(*)")
+        self.log.count_drop("blank rows", rows - self.log.rows)
 
     def distinct_users(self) -> pl.Series:
         column = self.roles["user_id"]
         ids = f"present({name(column)})" if self.types[column] == "VARCHAR" else name(column)
-        query = f"select distinct {ids} as {name(column)} from staged where {self.condition}"
-        users = as_polars(self.log.connection.sql(query).to_arrow_table())
+        query = f"select distinct {ids} as {name(column)} from staged where {self.are_left}"
+        users = self.log.frame(query)
         return (typed(users) if self.source.is_text else users)[column].drop_nulls()
 
     def drop_by(self, conditions: Mapping[str, Condition]) -> None:
@@ -396,87 +358,82 @@ class _Stage:
 
         Words such as NULL are missing ids, which a condition may ask for.
         """
-        rows, every = self.count(), self.condition
-        for reason, condition in conditions.items():
-            choices = {}
+        connection, origin = self.log.connection, self.source.origin
+        every, ids = self.are_left, (self.roles["user_id"], self.roles["item_id"])
+        for number, (reason, condition) in enumerate(conditions.items()):
+            (rows,), choices = self.facts("count(*)"), {}
             for column in condition.columns:
                 kind = self.types.get(column, "BIGINT")
-                choices[column] = choices_of(
-                    self.log.connection, "staged", condition, column, kind, every
-                )
-                if column in (self.roles["user_id"], self.roles["item_id"]) and kind == "VARCHAR":
+                choices[column] = choices_of(connection, "staged", condition, column, kind, every)
+                if column in ids and kind == "VARCHAR":
                     choices[column][1] = f"present({name(column)})"
-            select_rows(
-                self.log.connection, "staged", condition, choices, self.source.origin, "holding"
-            )
-            self.log.connection.execute(
-                "create or replace temp table chosen as select rowid as row_id from staged "
-                f"where {self.condition} and rowid in (select row_id from holding)"
-            )
-            self.log.connection.execute("create or replace temp table held as from chosen")
-            self.condition = "rowid in (select row_id from held)"
-            left = self.count()
+            held = f"held{number}"
+            select_rows(connection, "staged", condition, choices, origin, held, self.are_left)
+            left = int(self.log.first(f"select count(*) from {held}")[0])
             self.log.dropped[reason] = rows - left
             if rows and not left:
-                kinds = kinds_in(self.log.connection, "staged", condition.columns)
-                error = holds_nowhere(condition.written, kinds, rows, self.source.origin)
+                kinds = kinds_in(connection, "staged", condition.columns)
+                error = holds_nowhere(condition.written, kinds, rows, origin)
                 error.users = self.log.all_users
                 raise error
-            rows = left
+            self.are_left = f"rowid in (select row_id from {held})"
 
     # --- Types -----------------------------------------------------------------------------------
 
-    def type_columns(self, config: DataConfig) -> None:
+    def write_typed(self, config: DataConfig) -> None:
         """Write the rows that are left with the types of their columns into the table ``typed``."""
-        chosen = [*self.roles.values(), *self.log.keep]
-        empty = " and ".join(f"{name(c)} is null" for c in chosen if c in self.types)
-        if empty:
-            rows = self.count()
-            self.condition += f" and not ({empty})"
-            self.log.count_drop(BLANK, rows - self.count())
-        self.log.rows = self.count()
         if not self.log.rows:
             raise InputError(f"{self.source.origin}: no rows")
-        columns = ["rowid + 1 as row"]
-        columns += [f"{self._ids(role)} as {role}" for role in _IDS]
-        for role in (role for role in _TIMES if role in self.roles):
-            moment, whole = self._times(role, config.time_format if role == "timestamp" else None)
-            columns += [f"{moment} as {'moment' if role == 'timestamp' else role}"]
-            columns += [f"{whole} as timestamp"] if role == "timestamp" else []
-        columns += [f"{self._kept(column)} as {name(KEPT + column)}" for column in self.log.keep]
+        columns = {"row": "rowid + 1"} | {role: self._ids(role) for role in ("user_id", "item_id")}
+        moment, whole = self._times("timestamp", config.time_format)
+        columns |= {"moment": moment, "timestamp": whole}
+        if "position" in self.roles:
+            columns["position"] = self._times("position", None)[0]
+        columns |= {KEPT + column: self._kept(column) for column in self.log.keep}
+        chosen = ", ".join(f"{sql} as {name(column)}" for column, sql in columns.items())
         self.log.connection.execute(
-            f"create or replace temp table typed as select {', '.join(columns)} from staged "
-            f"where {self.condition}"
+            f"create or replace temp table typed as select {chosen} from staged "
+            f"where {self.are_left}"
         )
         self.log.connection.execute("drop table staged")
 
-    def facts(self, *aggregates: str) -> tuple[Any, ...]:
-        return self.log.first(f"select {', '.join(aggregates)} from staged where {self.condition}")
-
-    def refuse(self, role: str, bad: str, rule: str) -> None:
+    def refuse(self, role: str, bad: str, rule: str, *, droppable: bool = False) -> None:
         """Raise an `InputError` that names the first bad value, if there is one."""
         column = self.roles[role]
         plain = "::timestamp" if "TIME ZONE" in self.types[column] else ""  # Python needs pytz
         rows = self.log.connection.execute(
-            f"select rowid + 1, {name(column)}{plain} from staged where {self.condition} and {bad} "
+            f"select rowid + 1, {name(column)}{plain} from staged where {self.are_left} and {bad} "
             "order by rowid limit 1"
         ).fetchall()
         for row, value in rows:
+            if droppable:
+                missing = value is None or str(value).strip() in MISSING_WORDS
+                quoted = text(value) if isinstance(value, str) else value
+                kept = f"{name(column)} {'is not null' if missing else f'<> {quoted}'}"
+                rule += f" (drop such rows with --where {shlex.quote(kept)}, in Python where=)"
             place = f"{self.source.origin}: column {column!r}, data row {row}"
             raise InputError(f"{place}: {rule}: {value!r}")
 
-    def how_to_drop(self, role: str, kept: str = "is not null", more: str = "") -> str:
-        """Return how bad rows can be dropped, for a message."""
-        condition = shlex.quote(f"{name(self.roles[role])} {kept}")
-        return f" (drop such rows with --where {condition}, in Python where={more})"
-
-    def refuse_inexact(self, role: str, kind: str, remedy: str) -> None:
+    def _refuse_inexact(self, role: str, kind: str, remedy: str) -> None:
         size, bits = _EXACT[kind]
-        rule = (
-            f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source"
-        )
         column = name(self.roles[role])
-        self.refuse(role, f"abs({column}) >= 2.0 ** {bits} and not isnan({column})", rule)
+        self.refuse(
+            role,
+            f"abs({column}) >= 2.0 ** {bits} and not isnan({column})",
+            f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source",
+        )
+
+    def _value(self, role: str) -> tuple[str, str]:
+        """Return the values of a role in SQL, and their type; bytes are text."""
+        sql, kind = name(self.roles[role]), self.types[self.roles[role]]
+        if kind != "BLOB":
+            return (f"present({sql})" if kind == "VARCHAR" else sql), kind
+        value = decoded(self.roles[role])
+        bad = f"{sql} is not null and {value} is null"
+        (first,) = self.facts(f"first({sql}) filter ({bad})")
+        uuid = f", such as '{UUID(bytes=first)}' for a UUID" if first and len(first) == 16 else ""
+        self.refuse(role, bad, f"bytes that are no text: write them as text{uuid}")
+        return f"present({value})", "VARCHAR"
 
     def _ids(self, role: str) -> str:
         """Return the ids of a role in SQL: integers or text; check them.
@@ -484,69 +441,50 @@ class _Stage:
         Pandas writes the id 17850 as ``17850.0`` where others are missing, as in one month of
         several. The others must be integers or whole floats too; "007" is text.
         """
-        column = self.roles[role]
-        sql, kind, place = (
-            name(column),
-            self.types[column],
-            f"{self.source.origin}: column {column!r}",
-        )
+        sql, kind = self._value(role)
+        place = f"{self.source.origin}: column {self.roles[role]!r}"
+        self.refuse(role, f"{sql} is null", "an id is missing", droppable=True)
         if kind == "VARCHAR":
             return self._ids_of_text(role, sql, place)
-        if kind == "BLOB":
-            return self._ids_of_text(role, self._text_of_bytes(role), place)
-        self.refuse(role, f"{sql} is null", "an id is missing" + self.how_to_drop(role))
         if kind in _EXACT:
             self.refuse(role, f"isnan({sql})", "an id is missing")
-            self.refuse_inexact(role, kind, "ids integers or text")
-        if kind in _EXACT or kind.startswith("DECIMAL"):
-            if not self.facts(f"bool_and({sql} = floor({sql}))")[0]:
-                raise InputError(f"{place}: ids must be integers or text, not {kind}")
-        elif kind not in _WHOLE:
+            self._refuse_inexact(role, kind, "ids integers or text")
+        is_float = kind in _EXACT or kind.startswith("DECIMAL")
+        if not (self.facts(f"bool_and({sql} = floor({sql}))")[0] if is_float else kind in WHOLE):
             raise InputError(f"{place}: ids must be integers or text, not {kind}")
         self.refuse(role, f"try_cast({sql} as bigint) is null", "an id of more than 64 bits")
         return f"{sql}::bigint"
 
-    def _text_of_bytes(self, role: str) -> str:
-        sql, value = name(self.roles[role]), f"({decoded(self.roles[role])})"
-        bad = f"{sql} is not null and {value} is null"
-        self.refuse(role, bad, _no_text(self.facts(f"first({sql}) filter ({bad})")[0]))
-        return value
-
-    def _ids_of_text(self, role: str, sql: str, place: str) -> str:
-        value = f"present({sql})"
-        missing, padded, dotted, whole, scientific = self.facts(
-            f"count(*) - count({value})",
-            f"count(*) filter (stripped({sql}) <> {sql})",
+    def _ids_of_text(self, role: str, value: str, place: str) -> str:
+        sql = name(self.roles[role])
+        is_blob = self.types[self.roles[role]] == "BLOB"
+        padded, dotted, whole, scientific = self.facts(
+            "0" if is_blob else f"count(*) filter (stripped({sql}) <> {sql})",
             f"count(*) filter (suffix({value}, '.0'))",
             f"bool_and(is_plain({value}) or regexp_full_match({value}, '{_WHOLE_FLOAT}'))",
             f"count(*) filter (contains({value}, 'E+'))",
         )
-        if missing:
-            rule = "an id is missing" + self.how_to_drop(role)
-            self.refuse(role, f"{value} is null", rule)
         if padded:
             logger.info("%s has blanks around %s ids: they are stripped", place, f"{padded:,}")
         if whole and (dotted or self.source.is_text):
-            integer = f"regexp_replace({value}, '\\.0$', '')" if dotted else value
-            return f"{integer}::bigint"
-        rows = f"from staged where {self.condition}"
+            return f"regexp_replace({value}, '\\.0$', '')::bigint" if dotted else f"{value}::bigint"
         if scientific:
             is_rounded = f"regexp_full_match({value}, '{_ROUNDED}')"
-            rounded, others = self.facts(
+            rounded, first, others = self.facts(
                 f"count(distinct {value}) filter ({is_rounded})",
+                f"min({value}) filter ({is_rounded})",
                 f"count(*) filter (number_in(replace({value}, ',', '.')) is null)",
             )
             if rounded > 1 or (rounded and not others):
-                first = self.facts(f"min({value}) filter ({is_rounded})")[0]
                 raise InputError(
                     f"{place}: {first!r} is a long number that a spreadsheet has rounded, so that "
                     "several ids may have become one: export the log without it, or ids as text"
                 )
         if dotted:
-            twice = self.log.first(
-                f"select min({value}) {rows} and {value} || '.0' in (select {value} {rows} and "
-                f"regexp_full_match({value}, '{_WHOLE_FLOAT}'))"
-            )[0]
+            (twice,) = self.facts(
+                f"min({value}) filter ({value} || '.0' in (select {value} from staged where "
+                f"{self.are_left} and regexp_full_match({value}, '{_WHOLE_FLOAT}')))"
+            )
             if twice is not None:
                 raise InputError(
                     f"{place}: has both {twice!r} and {twice + '.0'!r}, which may be one id: write "
@@ -559,96 +497,72 @@ class _Stage:
         column = self.roles[role]
         if column not in self.types:  # row-order
             return "rowid + 1", "rowid + 1"
-        sql, kind = name(column), self.types[column]
-        if kind == "BLOB":
-            sql, kind = self._text_of_bytes(role), "VARCHAR"
-        value = f"present({sql})" if kind == "VARCHAR" else sql
-        self.refuse(role, f"{value} is null", "a value is missing" + self.how_to_drop(role))
-        if form not in (None, TIME_IS_NUMBER) and kind in _WHOLE | _EXACT.keys():  # 20241231
+        sql, kind = self._value(role)
+        self.refuse(role, f"{sql} is null", "a value is missing", droppable=True)
+        number = kind in WHOLE or kind in _EXACT or kind.startswith("DECIMAL")
+        if number and form not in (None, TIME_IS_NUMBER):  # 20241231
             whole = f"try_cast({sql} as hugeint)"
-            value = f"case when {whole} = {sql} then {whole}::varchar else {sql}::varchar end"
+            sql = f"(case when {whole} = {sql} then {whole}::varchar else {sql}::varchar end)"
             kind = "VARCHAR"
         if kind == "VARCHAR":
-            return self._times_of_text(role, f"({value})", form)
+            return self._times_of_text(role, sql, form)
         if kind == "DATE" or kind.startswith("TIMESTAMP"):
-            return self._moments(role, kind, form)
-        return self._numbers(role, kind)
-
-    def _moments(self, role: str, kind: str, form: str | None) -> tuple[str, str]:
-        sql = name(self.roles[role])
-        if form == TIME_IS_NUMBER:
-            self.refuse(role, "true", "is no number, as data.time_format says it is")
-        self.log.are_dates |= role == "timestamp"
-        self.refuse(role, f"not isfinite({sql})", "not a finite time")
-        if kind == "TIMESTAMP_NS":
-            return f"epoch_ns({sql})", f"floored(epoch_ns({sql}), 1000000000)"
-        moment = f"epoch_us({sql}{'::timestamp' if kind == 'DATE' else ''})"
-        return moment, f"floored({moment}, 1000000)"
-
-    def _numbers(self, role: str, kind: str) -> tuple[str, str]:
-        sql = name(self.roles[role])
+            if form == TIME_IS_NUMBER:
+                self.refuse(role, "true", "is no number, as data.time_format says it is")
+            self.refuse(role, f"not isfinite({sql})", "not a finite time")
+            self.log.are_dates |= role == "timestamp"
+            if kind == "TIMESTAMP_NS":
+                return f"epoch_ns({sql})", f"floored(epoch_ns({sql}), 1000000000)"
+            moment = f"epoch_us({sql}{'::timestamp' if kind == 'DATE' else ''})"
+            return moment, f"floored({moment}, 1000000)"
+        if not number:
+            place = f"{self.source.origin}: column {column!r}"
+            raise InputError(f"{place}: must be numbers, not {kind}")
         if kind == "FLOAT":
-            self.refuse_inexact(role, kind, "times integers or 64-bit floats")
+            self._refuse_inexact(role, kind, "times integers or 64-bit floats")
         decimal = kind.startswith("DECIMAL")
-        if kind in _WHOLE or (decimal and self.facts(f"bool_and({sql} = floor({sql}))")[0]):
-            return self._integers(role, f"try_cast({sql} as bigint)")
-        if kind in _EXACT or decimal:
-            return self._floats(role, f"{sql}::double")
-        place = f"{self.source.origin}: column {self.roles[role]!r}"
-        raise InputError(f"{place}: must be numbers, not {kind}")
+        if kind in WHOLE or (decimal and self.facts(f"bool_and({sql} = floor({sql}))")[0]):
+            return self._numbers(role, f"try_cast({sql} as bigint)", whole=True)
+        return self._numbers(role, f"{sql}::double", whole=False)
 
     def _times_of_text(self, role: str, value: str, form: str | None) -> tuple[str, str]:
         rows, integers, numbers = self.facts(
             "count(*)", f"count(integer_in({value}))", f"count(number_in({value}))"
         )
+        number = f"integer_in({value})" if integers == rows else f"number_in({value})"
         if form is None and integers == rows:
-            return self._integers(role, f"integer_in({value})")
+            return self._numbers(role, number, whole=True)
         date = f"date_in({value})"
         if form == TIME_IS_NUMBER:
-            rule = "is no number, as data.time_format says it is"
-            self.refuse(role, f"number_in({value}) is null", rule + self.how_to_drop(role))
+            as_dates, rule = False, "is no number, as data.time_format says it is"
         elif form is not None:
             date = f"coalesce({date_of_form(value, form)}, {date})"
-            try:
-                dates = self.facts(f"count({date})")[0]
-            except duckdb.InvalidInputException as error:
-                raise InputError(f"data.time_format={form!r}: cannot be read") from error
-            wrong = f"{date} is null and number_in({value}) is not null"
-            first = self.facts(f"first({name(self.roles[role])}::varchar) filter ({wrong})")[0]
-            if first is not None:
-                quoted = text(first) if self.types[self.roles[role]] == "VARCHAR" else first
-                more = "; if none is a date, say --time-format number" if is_compact(form) else ""
-                rule = (
-                    f"is neither in the form {form!r} of data.time_format nor in that of ISO 8601"
-                )
-                self.refuse(role, wrong, rule + self.how_to_drop(role, f"<> {quoted}", more))
-        if form == TIME_IS_NUMBER:
-            dates = 0
-        elif form is None:
-            dates = self.facts(f"count({date})")[0]
-        unread = rows - numbers if integers < rows else 0
-        as_dates = form not in (None, TIME_IS_NUMBER) or rows - dates < unread
-        number = f"integer_in({value})" if integers == rows else f"number_in({value})"
+            as_dates = True
+            rule = f"is neither in the form {form!r} of data.time_format nor in that of ISO 8601"
+            if is_compact(form):
+                rule += "; if none is a date, say --time-format number"
+        else:
+            as_dates, rule = self.facts(f"count({date})")[0] > numbers, ""
         bad = f"{date if as_dates else number} is null"
-        if (dates if as_dates else (integers if integers == rows else numbers)) < rows:
-            some = self.log.connection.sql(
-                f"select {value} as value from staged where {self.condition} and {bad} limit 1000"
-            ).to_arrow_table()
-            hint = form_hint(as_polars(some)["value"])
-            self.refuse(role, bad, f"neither a number nor an ISO 8601 date{hint}")
-        if as_dates:
-            self.log.are_dates |= role == "timestamp"
-            return f"epoch_us({date})", f"floored(epoch_us({date}), 1000000)"
-        return self._integers(role, number) if integers == rows else self._floats(role, number)
+        try:
+            some = self.log.frame(
+                f"select {value} as value from staged where {self.are_left} and {bad} limit 1000"
+            )["value"]
+        except duckdb.InvalidInputException as error:
+            raise InputError(f"data.time_format={form!r}: cannot be read") from error
+        if len(some):
+            rule = rule or f"neither a number nor an ISO 8601 date{form_hint(some)}"
+            self.refuse(role, bad, rule, droppable=form is not None)
+        if not as_dates:
+            return self._numbers(role, number, whole=integers == rows)
+        self.log.are_dates |= role == "timestamp"
+        return f"epoch_us({date})", f"floored(epoch_us({date}), 1000000)"
 
-    def _integers(self, role: str, number: str) -> tuple[str, str]:
-        self.refuse(role, f"{number} is null", "not a finite number of at most 64 bits")
-        return number, number
-
-    def _floats(self, role: str, number: str) -> tuple[str, str]:
-        bad = f"not coalesce(isfinite({number}) and abs({number}) < 2.0 ** 63, false)"
-        self.refuse(role, bad, "not a finite number of at most 64 bits")
-        return number, f"floor({number})::bigint"
+    def _numbers(self, role: str, number: str, *, whole: bool) -> tuple[str, str]:
+        fits = "true" if whole else f"isfinite({number}) and abs({number}) < 2.0 ** 63"
+        bad = f"{number} is null or not ({fits})"
+        self.refuse(role, f"({bad})", "not a finite number of at most 64 bits")
+        return number, number if whole else f"floor({number})::bigint"
 
     def _kept(self, column: str) -> str:
         """Return a kept column in SQL: int64, float64, text or lists of text."""
@@ -663,27 +577,19 @@ class _Stage:
             )
             integer = f"case when is_plain({value}) then {value}::bigint end"
             return integer if some and whole else value
-        if kind in _WHOLE:
+        if kind in WHOLE:
             if self.facts(f"count({sql}) - count(try_cast({sql} as bigint))")[0]:
                 raise InputError(f"{place}: an integer of more than 64 bits")
             return f"{sql}::bigint"
         if kind in _EXACT or kind.startswith("DECIMAL"):
             return f"{sql}::double"
-        if kind.endswith("]") and not any(m in kind[:-2] for m in ("STRUCT", "MAP", "BLOB", "[")):
-            return f"{sql}::varchar[]"
-        if kind in ("BLOB", "INTERVAL") or "(" in kind or kind.endswith("]"):
+        inner = kind.removesuffix("[]")
+        nested = any(mark in inner for mark in ("BLOB", "INTERVAL", "(", "["))
+        if kind == "INTERVAL" or (nested and not inner.startswith(("DECIMAL", "ENUM"))):
             raise InputError(
                 f"{place}: cannot be kept: numbers, text, dates and lists of them can, not {kind}"
             )
-        return f"{sql}::varchar"
-
-
-def _no_text(value: bytes | None) -> str:
-    """Return how bytes that are no text may be written as text, for a message."""
-    how = "write them as text"
-    if value is not None and len(value) == 16:
-        how += f", such as '{UUID(bytes=value)}' for a UUID"
-    return f"bytes that are no text: {how}"
+        return f"{sql}::varchar{'[]' if inner != kind else ''}"
 
 
 def sort_rows(log: Log, *, position: bool = False) -> None:
@@ -696,11 +602,8 @@ def sort_rows(log: Log, *, position: bool = False) -> None:
             f"from (select distinct {role} from typed)"
         )
     order = f"u, moment, {'position, ' if position else ''}row"
-    columns = [
-        column
-        for column in log.connection.table("typed").columns
-        if column not in ("row", "user_id", "item_id", "moment", "position")
-    ]
+    left_out = {"row", "user_id", "item_id", "moment", "position"}
+    columns = [column for column in log.connection.table("typed").columns if column not in left_out]
     run(
         f"create or replace temp table log as select u, i, {', '.join(map(name, columns))}, "
         f"row_number() over (order by {order}) - 1 as ord "
@@ -753,24 +656,19 @@ def filter_log(log: Log, config: DataConfig) -> None:
         _keep(log, "test_until", f"where not {not_before(config.split.test_until)}")
     if config.duplicates != "keep":
         same = "u, i, timestamp" if config.duplicates == "drop_exact" else "u, i"
-        order = "ord desc" if config.duplicates == "last" else "ord"
-        _keep(
-            log,
-            "duplicates",
-            f"qualify row_number() over (partition by {same} order by {order}) = 1",
-        )
+        order = f"partition by {same} order by ord {'desc' if config.duplicates == 'last' else ''}"
+        _keep(log, "duplicates", f"qualify row_number() over ({order}) = 1")
     minimums = {"i": "min_item_interactions", "u": "min_user_interactions"}
-    while True:
+    rows = -1
+    while rows != log.rows and (rows < 0 or config.k_core):
         rows = log.rows
         for column, setting in minimums.items():
             if (least := getattr(config, setting)) > 1:
                 frequent = f"select {column} from log group by {column} having count(*) >= {least}"
                 _keep(log, setting, f"where {column} in ({frequent})")
-        if not config.k_core or log.rows == rows:
-            break
     if not log.rows:
-        users, items = (
-            log.first(f"select count(*) from {table}")[0] for table in ("users", "items")
+        users, items = log.first(
+            "select (select count(*) from users), (select count(*) from items)"
         )
         since = "" if config.since is None else f"since={config.since}, "
         raise InputError(

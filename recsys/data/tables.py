@@ -32,6 +32,7 @@ from recsys.config import ROW_ORDER
 from recsys.data.database import (
     MISSING_WORDS,
     PLAIN_INTEGER,
+    WHOLE,
     cursor,
     database,
     exhausted,
@@ -677,7 +678,6 @@ def _reader(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[list
 
 # --- Parquet and JSON lines -----------------------------------------------------------------------
 
-_WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"}
 _LARGE = {"UBIGINT", "HUGEINT", "UHUGEINT"}
 _MOMENTS = {"DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"}
 _MOMENTS |= {"TIMESTAMP WITH TIME ZONE"}
@@ -703,9 +703,9 @@ def common_type(kinds: Iterable[str]) -> str | None:
     plain = (kind for kind in found if not kind.startswith("DECIMAL"))
     if found & {"BLOB", "FLOAT"} or any(mark in kind for kind in plain for mark in "[("):
         return None
-    if found <= _WHOLE | _LARGE:
+    if found <= WHOLE:
         return "HUGEINT" if found & _LARGE else "BIGINT"
-    if all(k in _WHOLE | _LARGE or k == "DOUBLE" or k.startswith("DECIMAL") for k in found):
+    if all(k in WHOLE or k == "DOUBLE" or k.startswith("DECIMAL") for k in found):
         return "DOUBLE"
     return "TIMESTAMP" if found <= _MOMENTS else "VARCHAR"
 

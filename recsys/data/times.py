@@ -1,19 +1,17 @@
-"""Times: forms of dates other than ISO 8601, units of numbers, days beside times of day."""
+"""Times: forms of dates other than ISO 8601, days and times of day, units of numbers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import time
 from functools import cache
-from itertools import product
 
 import duckdb
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import ROW_ORDER, time_value
+from recsys.config import time_value
 from recsys.data.database import computed, reason, text
 from recsys.data.values import dates_in, numbers_in, present, with_nulls
 from recsys.errors import InputError
@@ -22,45 +20,42 @@ from recsys.errors import InputError
 
 _DAYS = (
     *("%d.%m.%Y", "%d.%m.%y", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y"),
-    *("%y.%m.%d", "%y/%m/%d", "%y-%m-%d", "%d-%m-%y", "%m-%d-%y"),
-    *("%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m %d, %Y", "%Y%m%d"),
-    *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%b %d %Y", "%a %b %d %Y", "%a, %d %b %Y"),
+    *("%y.%m.%d", "%y/%m/%d", "%y-%m-%d", "%d-%m-%y", "%m-%d-%y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m %d %Y", "%Y%m%d", "%d-%b-%Y", "%d-%b-%y"),
+    *("%d %b %Y", "%b %d %Y", "%a %b %d %Y", "%a %d %b %Y"),
 )
-_CLOCKS = (
-    *("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H", "%I:%M %p", "%I:%M:%S %p", "%I %p"),
-    *("%H:%M:%S %z", "%H:%M:%S GMT", "%H:%M:%S GMT%z"),
-)
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", " %H:%M:%S %z")
 _KNOWN = (
-    *_DAYS,
-    *(day + comma + clock for day, comma, clock in product(_DAYS, (" ", ", "), _CLOCKS)),
-    *("%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S UTC %Y"),
-    *("%d/%b/%Y:%H:%M:%S %z", "[%d/%b/%Y:%H:%M:%S %z]", "%d/%b/%Y:%H:%M:%S"),
+    *(day + clock for clock in _CLOCKS for day in _DAYS),
+    *("%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y", "%d/%b/%Y:%H:%M:%S %z"),
 )
-"""Forms that are found, or named where several fit; month and day are both tried first."""
+"""Forms that are found, or named where several fit; month and day are both tried first. Commas and
+the words GMT and UTC are left out, and seconds may have fractions."""
 _COMPACT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 """Forms of dates that are whole numbers, by the number of their digits."""
 _CODES = {
     **dict.fromkeys(("%d", "%m", "%H", "%I"), r"\d{1,2}"),
-    **dict.fromkeys(("%y", "%M", "%S"), r"\d{2}"),
+    **dict.fromkeys(("%y", "%M"), r"\d{2}"),
     **dict.fromkeys(("%a", "%b"), "[A-Za-z]+"),
     "%Y": r"\d{4}",
-    ".%f": r"(?:\.\d+)?",
+    "%S": r"\d{2}(?:\.\d+)?",
     "%p": "[AaPp][Mm]",
     "%z": r"[+-]\d{2}:?\d{2}",
     " ": r"\s+",
 }
 """The text that a part of a known form stands for: strptime itself takes 24 for the year 24."""
 _WRITTEN_OUT = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%h": "%b"}
+_WRITTEN_OUT |= {".%f": "", ", ": " ", " GMT": " ", " UTC": " "}
 _NOTHING = r"^[0\s./,:-]*$"
 """Text that stands for an unknown date of another form, such as 00/00/0000."""
-_LIKELY = 1_000
-"""The number of values that decide which forms a message names."""
-_FIRST_YEAR, _LAST_YEAR, _UNKNOWN_YEAR = 1970, 2100, 9999
 _NO_DATE = r"^(?:-?0+|-1|9+|\d{4}(?:0\d|1[0-2])00(?:\d\d){0,3})$"
 """Numbers that stand for an unknown date among others, such as 0, 99999999 and 20240000."""
+_FIRST_YEAR, _LAST_YEAR, _UNKNOWN_YEAR = 1970, 2100, 9999
 _MISTAKES = 0.1
 """The share of other numbers among dates: with more of them, none is taken for a date. Numbers that
 follow one another have 31 dates in a row at most."""
+_LIKELY = 1_000
+"""The number of values that decide which forms a message names."""
 
 
 def date_of_form(value: str, form: str) -> str:
@@ -72,19 +67,22 @@ def date_of_form(value: str, form: str) -> str:
     """
     for short, long in _WRITTEN_OUT.items():
         form = form.replace(short, long)
-    guarded = form in _KNOWN or is_compact(form)
-    fits = f"regexp_full_match({value}, {text(_pattern(form))})" if guarded else "true"
-    variants = [form]
-    if ".%f" in form:  # a fraction of any length, or none
-        value = rf"regexp_replace({value}, '(\.\d{{1,6}})\d*', '\1')"
-        variants.append(form.replace(".%f", ""))
+    form = " ".join(form.split())
+    value = f"trim(regexp_replace({value}, '(,| GMT| UTC)( |[+-]|$)', ' \\2', 'g'))"
+    fits = "true"
+    if form in _KNOWN or is_compact(form):
+        fits = f"regexp_full_match({value}, {text(_pattern(form))})"
+    forms = [form]
+    if "%S" in form:
+        value = rf"regexp_replace({value}, '(:\d\d\.\d{{1,6}})\d*', '\1')"
+        forms.append(form.replace("%S", "%S.%f"))
     if "%b" in form:
-        variants += [variant.replace("%b", "%B") for variant in variants]
-    parsed = f"try_strptime({value}, [{', '.join(map(text, variants))}])"
-    zoned = "%z" in form
+        forms += [each.replace("%b", "%B") for each in forms]
+    parsed = f"try_strptime({value}, [{', '.join(map(text, forms))}])"
     if "%a" in form:  # DuckDB reads any weekday
         fits += f" and contains({value}, strftime({parsed}, '%a'))"
-    return f"case when {fits} then {parsed}{' at time zone ' + text('UTC') if zoned else ''} end"
+    zone = " at time zone 'UTC'" if "%z" in form else ""
+    return f"case when {fits} then {parsed}{zone} end"
 
 
 def dates_of_form(values: pl.Series, form: str) -> pl.Series:
@@ -134,15 +132,12 @@ def compact_form(values: pl.Series) -> str | None:
     written = _written(values).drop_nulls()
     if written.dtype != pl.String or written.is_empty():
         return None
-    usual = {
-        form: _years(written, form).is_between(_FIRST_YEAR, _LAST_YEAR).fill_null(value=False)
-        for form in _compact_forms(written)
-    }
-    if not usual:
+    usual = {form: _are_usual(written, form) for form in _compact_forms(written)}
+    form = max(usual, key=lambda form: usual[form].sum(), default=None)
+    if form is None or not usual[form].any():
         return None
-    form = max(usual, key=lambda each: usual[each].sum())
     mistakes = int((~_is_unknown(written.filter(~usual[form]))).sum())
-    return form if usual[form].any() and mistakes <= _MISTAKES * len(written) else None
+    return form if mistakes <= _MISTAKES * len(written) else None
 
 
 def fitting_forms(values: pl.Series) -> list[str]:
@@ -160,8 +155,7 @@ def fitting_forms(values: pl.Series) -> list[str]:
     others = others.filter(~others.str.contains(_NOTHING))
     if not numbers_in(others).null_count():
         return []
-    forms = [form for form in _alike(others.head(1)) if _fit(others, form) == len(others)]
-    return _without_fractions(forms)
+    return [form for form in _alike(others.head(1)) if _fit(others, form) == len(others)]
 
 
 def sure_form(values: pl.Series) -> str | None:
@@ -187,8 +181,8 @@ def tells_no_form(values: pl.Series) -> bool:
     written = _written(values).drop_nulls()
     if written.is_empty():
         return True
-    unsure = written.dtype == pl.String and _is_unknown(written).all()
-    return unsure or (written.dtype == pl.String and len(fitting_forms(values)) > 1)
+    is_text = written.dtype == pl.String
+    return is_text and (bool(_is_unknown(written).all()) or len(fitting_forms(values)) > 1)
 
 
 def first_date(values: pl.Series, form: str) -> object:
@@ -199,9 +193,8 @@ def first_date(values: pl.Series, form: str) -> object:
     """
     known = present(values)
     written = _written(known)
-    if is_compact(form):
-        return known.filter(_years(written, form).is_between(_FIRST_YEAR, _LAST_YEAR))[0]
-    return known.filter(dates_of_form(written, form).is_not_null())[0]
+    usual = _are_usual(written, form)
+    return known.filter(usual if usual.any() else dates_of_form(written, form).is_not_null())[0]
 
 
 def is_compact(form: str | None) -> bool:
@@ -219,27 +212,20 @@ def form_hint(values: pl.Series) -> str:
     if some.dtype != pl.String:
         return ""
     fitting = {form: count for form in _alike(some.head(20)) if (count := _fit(some, form))}
-    best = [form for form, count in fitting.items() if count == max(fitting.values())]
+    best = [repr(form) for form, count in fitting.items() if count == max(fitting.values())]
     if not best:
         return ""
-    forms = " or ".join(map(repr, _without_fractions(best)))
     return (
         " (a date of another form is read if its log is prepared with "
-        f"--time-format {forms}, in Python time_format=)"
+        f"--time-format {' or '.join(best)}, in Python time_format=)"
     )
-
-
-def _without_fractions(forms: Sequence[str]) -> list[str]:
-    """Leave out forms with fractions of seconds if they are among the others without."""
-    return [form for form in forms if ".%f" not in form or form.replace(".%f", "") not in forms]
 
 
 def _is_unknown(written: pl.Series) -> pl.Series:
     """Return which text stands for an unknown date, such as 0, or is a date of another year."""
     unknown = written.str.contains(_NO_DATE)
     for form in _compact_forms(written):
-        years = _years(written, form)
-        unknown |= years.is_not_null() & ~years.is_between(_FIRST_YEAR, _LAST_YEAR)
+        unknown |= dates_of_form(written, form).is_not_null() & ~_are_usual(written, form)
     return unknown
 
 
@@ -249,8 +235,9 @@ def _compact_forms(written: pl.Series) -> list[str]:
     return [form for digits, form in _COMPACT.items() if digits in lengths]
 
 
-def _years(written: pl.Series, form: str) -> pl.Series:
-    return dates_of_form(written, form).dt.year()
+def _are_usual(written: pl.Series, form: str) -> pl.Series:
+    years = dates_of_form(written, form).dt.year()
+    return years.is_between(_FIRST_YEAR, _LAST_YEAR).fill_null(value=False)
 
 
 def _written(values: pl.Series) -> pl.Series:
@@ -266,7 +253,9 @@ def _written(values: pl.Series) -> pl.Series:
 
 def _alike(values: pl.Series) -> list[str]:
     """Return the known forms that a value looks like."""
-    some = values.drop_nulls().to_list()
+    some = [
+        " ".join(re.sub(r"(,| GMT| UTC)(?=[ +-]|$)", " ", v).split()) for v in values.drop_nulls()
+    ]
     return [form for form in _KNOWN if any(re.fullmatch(_pattern(form), value) for value in some)]
 
 
@@ -279,7 +268,7 @@ def _pattern(form: str) -> str:
     """
     if is_compact(form):
         return rf"\d{{{next(digits for digits, known in _COMPACT.items() if known == form)}}}"
-    codes = re.split(r"(\.%f|%[A-Za-z]| )", form)
+    codes = re.split(r"(%[A-Za-z]| )", form)
     return "".join(_CODES.get(code, re.escape(code)) for code in codes)
 
 
@@ -289,7 +278,7 @@ def _fit(values: pl.Series, form: str) -> int:
     return int((years.is_between(1900, 2200) | (years == _UNKNOWN_YEAR)).sum())
 
 
-# --- Days beside times of day ---------------------------------------------------------------------
+# --- Days and times of day ------------------------------------------------------------------------
 
 _DAY = r"^\d{4}-\d\d-\d\d(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00:?00)?)?$"
 _CLOCK = r"^(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?$"
@@ -297,50 +286,24 @@ _LENGTHS = ("duration", "length", "runtime")
 """Columns that are called so have minutes and seconds."""
 
 
-def refuse_times_of_day(sample: pl.DataFrame, days: str, origin: str) -> None:
-    """Refuse days whose times are in a column of their own, whatever that is called.
-
-    Args:
-        sample: the first rows of a log.
-        days: the column of its times.
-        origin: its name in messages.
-
-    Raises:
-        InputError: the log has such a column.
-    """
-    times = sample[days]
-    forms = *fitting_forms(times), compact_form(times)  # whichever fits, the days stay days
-    if not _are_days(times if forms[0] is None else as_iso(times, forms[0])):
-        return
-    for column in sample:
-        lengths = any(word in column.name.lower() for word in _LENGTHS)
-        clocks = column.dtype == pl.Time or (not lengths and _all_match(column, _CLOCK))
-        if column.name != days and clocks:
-            raise InputError(
-                f"{origin}: {days} has days, and {column.name} has times of day: join them into "
-                f"one column, or take the days alone with --time {days} (in Python time={days!r})"
-            )
-
-
-def _are_days(times: pl.Series) -> bool:
-    """Return whether times are dates, all without a time of day or at midnight."""
+def holds_days(times: pl.Series) -> bool:
+    """Return whether times are dates, whatever their form, without a time of day or at midnight."""
     if times.dtype == pl.Datetime:
         return bool((times.dt.time() == time()).all())
-    return times.dtype == pl.Date or _all_match(times, _DAY)
+    forms = *fitting_forms(times), compact_form(times)  # whichever fits, the days stay days
+    written = times if forms[0] is None else as_iso(times, forms[0])
+    return written.dtype == pl.Date or _all_match(written, _DAY)
+
+
+def is_clock(column: pl.Series) -> bool:
+    """Return whether a column holds times of day."""
+    lengths = any(word in column.name.lower() for word in _LENGTHS)
+    return column.dtype == pl.Time or (not lengths and _all_match(column, _CLOCK))
 
 
 def _all_match(values: pl.Series, pattern: str) -> bool:
     known = present(values) if values.dtype == pl.String else values.clear()
     return len(known) > 0 and bool(known.str.contains(pattern).all())
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Return how the columns of the parts of a date become a time, for a message."""
-    named = ", ".join(map(repr, parts if len(parts) > 2 else ("YEAR", *parts)))
-    return (
-        f"{' and '.join(parts)} are parts of a date: join them into one column, in polars with "
-        f"frame.with_columns(date=pl.date({named})); --time {ROW_ORDER} takes the order of the rows"
-    )
 
 
 # --- Units of numbers -----------------------------------------------------------------------------
@@ -364,21 +327,7 @@ def units_per_second(time: int) -> int:
     >>> [units_per_second(time) for time in (20_000, 1_700_000_000, 1_700_000_000_000)]
     [1, 1, 1000]
     """
-    return _unit(time)[0]
-
-
-def unit_name(time: int) -> str:
-    """Return the name of the unit of a time, by its size.
-
-    >>> unit_name(1_700_000_000_000_000)
-    'microseconds'
-    """
-    return _unit(time)[1]
-
-
-def _unit(time: int) -> tuple[int, str]:
-    finer = [(units, name) for limit, units, name in _FINER_UNITS if abs(time) >= limit]
-    return finer[-1] if finer else (1, "seconds")
+    return max((units for limit, units, _ in _FINER_UNITS if abs(time) >= limit), default=1)
 
 
 def units_in(times: NDArray[np.int64]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from recsys.data.database import cursor, name, reason, text
+from recsys.data.database import WHOLE, cursor, name, reason, text
 from recsys.errors import InputError, did_you_mean
 
 _LITERAL = re.compile(r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?P<mark>&+|\|(?!\|)|\|\|)""")
@@ -34,8 +34,6 @@ _MOST_CHOICES = 64
 _GROWING = {"version", "repeat", "range", "generate_series", "lpad", "rpad", "bar"}
 _GROWING |= {"list_resize", "array_resize", "printf", "format", "bitstring", "to_base"}
 """Functions that make gigabytes of a few letters, and one that tells of this machine."""
-_NUMBERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE"}
-_NUMBERS |= {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
 _SHOWN = 5
 _ROW = "number of the row"
 
@@ -210,6 +208,7 @@ def select_rows(
     choices: Mapping[str, Sequence[str]],
     origin: str,
     out: str,
+    among: str = "true",
 ) -> None:
     """Write the numbers of the rows for which a condition holds into a temporary table.
 
@@ -220,6 +219,7 @@ def select_rows(
         choices: what each column that it reads may be, in SQL: what its values look like, and text.
         origin: the name of the table in messages.
         out: the table to write, with the column ``row_id``.
+        among: the rows that are looked at, in SQL.
 
     Raises:
         InputError: it fits no choice, or is neither true nor false.
@@ -233,7 +233,7 @@ def select_rows(
     refused: duckdb.Error | None = None
     for chosen in islice(product(*ordered.values()), _MOST_CHOICES):
         typed = [f"{sql} as {name(column)}" for column, sql in zip(ordered, chosen, strict=True)]
-        inner = f"select {', '.join([*typed, f'rowid as {name(_ROW)}'])} from {table}"
+        inner = f"select {', '.join([*typed, f'rowid as {name(_ROW)}'])} from {table} where {among}"
         query = f"select {name(_ROW)} as row_id, {condition.sql} as holds from ({inner})"
         try:
             if str(connection.sql(query).types[1]) not in ("BOOLEAN", '"NULL"'):
@@ -273,7 +273,7 @@ def choices_of(
         InputError: the condition orders numbers as text, where 10 is before 9.
     """
     quoted = name(column)
-    is_number = kind in _NUMBERS or kind.startswith("DECIMAL")
+    is_number = kind in WHOLE | {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL")
     total = integers = numbers = dates = 0
     in_order = column in condition.ordered_beside_digits
     if kind == "VARCHAR" and (in_order or column not in condition.beside_text):

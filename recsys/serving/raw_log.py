@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from recsys.config import Columns, DataConfig, LeaveLastOut
 from recsys.data.log import (
     KEPT,
-    SAMPLE_ROWS,
     filter_log,
     form_of,
     log_of_rows,
@@ -193,10 +192,7 @@ def _with_form(table: OpenTable, data: DataConfig, column: str) -> DataConfig:
     """Return the settings with the form of times that are text, if the dataset has none."""
     if data.time_format is not None or table.types.get(column) != "VARCHAR":
         return data
-    form, _ = form_of(
-        table.read([column], SAMPLE_ROWS)[column],
-        lambda name, rows: table.read([name], rows)[name],
-    )
+    form, _ = form_of(table, column)
     if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
         return data
     return data.model_copy(update={"time_format": form})

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import given
@@ -73,100 +70,10 @@ def test_columns_are_mapped() -> None:
     assert rows_of(read_plain(table, columns)) == [("x", 9, 0), ("x", 8, 1)]
 
 
-def write_csv(path: Path) -> None:
-    frame_of(ROWS).write_csv(path)
-
-
-def write_tsv(path: Path) -> None:
-    frame_of(ROWS).write_csv(path, separator="\t")
-
-
-def write_parquet(path: Path) -> None:
-    frame_of(ROWS).with_columns(pl.col("item_id").cast(pl.UInt16)).write_parquet(path)
-
-
-def write_json_lines(path: Path) -> None:
-    lines = (json.dumps(dict(zip(NAMES, row, strict=True))) for row in ROWS)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("log.csv", write_csv),
-        ("log.TSV", write_tsv),
-        ("log.parquet", write_parquet),
-        ("log.jsonl", write_json_lines),
-        ("log.ndjson", write_json_lines),
-    ],
-)
-def test_files_agree_with_frames(name: str, write: Any, tmp_path: Path) -> None:
-    write(tmp_path / name)
-    log = read_plain(tmp_path / name)
-    assert rows_of(log) == ORDERED
-    assert log.fingerprint == read_plain(frame_of(ROWS)).fingerprint
-    assert log.origin == str(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [
-        lambda table: pd.DataFrame(table.to_dict(as_series=False)),
-        lambda table: pd.DataFrame(table.to_dict(as_series=False)).astype({"user_id": "category"}),
-        lambda table: table.lazy(),
-        lambda table: table.to_arrow(),
-        lambda table: table.with_columns(pl.col("user_id").cast(pl.Categorical)),
-    ],
-    ids=["pandas", "pandas category", "polars lazy", "arrow", "polars categorical"],
-)
-def test_frames_agree(convert: Any) -> None:
-    log = read_plain(convert(frame_of(ROWS)))
-    assert rows_of(log) == ORDERED
-    assert log.fingerprint == read_plain(frame_of(ROWS)).fingerprint
-
-
 def test_the_fingerprint_depends_on_every_value() -> None:
     first = read_plain(frame_of(ROWS)).fingerprint
     for other in [("b", 2, 31), ("b", 4, 30), ("c", 2, 30)]:
         assert read_plain(frame_of([other, *ROWS[1:]])).fingerprint != first
-
-
-def test_text_that_is_not_quite_integer_stays_text(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("user_id,item_id,timestamp\n1,007,1\n1,12,2\n")
-    assert rows_of(read_plain(path)) == [(1, "007", 1), (1, "12", 2)]
-
-
-def test_an_id_of_two_parts_may_be_a_float_in_one_of_them(tmp_path: Path) -> None:
-    """Pandas writes integers as floats in a month in which some are missing."""
-    (tmp_path / "log").mkdir()
-    for month, user, time in (("may", "17850", 1), ("june", "17850.0", 2)):
-        (tmp_path / "log" / f"{month}.csv").write_text(
-            f"user_id,item_id,timestamp\n{user},5,{time}\n"
-        )
-    assert rows_of(read_plain(tmp_path / "log")) == [(17850, 5, 1), (17850, 5, 2)]
-
-
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        (["7.0", "07.0", "12"], [7, 7, 12]),
-        (["123456789012345678", "7.0"], [123456789012345678, 7]),
-        (["007", "7.0"], ["007", "7.0"]),
-        (["7.0", "C"], ["7.0", "C"]),
-        (["7", "12"], ["7", "12"]),
-        ([7.0, 12.0], [7, 12]),
-    ],
-)
-def test_ids_are_integers_if_all_are_whole(given: list[Any], read: list[Any]) -> None:
-    log = frame_of([(id_, 1, time) for time, id_ in enumerate(given)])
-    assert [row[0] for row in sorted(rows_of(read_plain(log)), key=lambda row: row[2])] == read
-
-
-def test_blank_lines_and_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("\ufeffuser_id,item_id,timestamp\n1,2,3\n\n1,4,5\n\n", encoding="utf-8")
-    assert rows_of(read_plain(path)) == [(1, 2, 3), (1, 4, 5)]
 
 
 def test_floats_are_ordered_before_they_are_rounded_down() -> None:
@@ -185,26 +92,6 @@ def test_dates_and_date_times_are_seconds_since_1970() -> None:
     for unit in ("ms", "us", "ns"):
         moment = pl.Series([datetime(2001, 9, 9, 1, 46, 40)]).cast(pl.Datetime(unit))
         assert times_of(moment) == [1_000_000_000]
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("2001-09-09", 999_993_600),
-        ("2001-09-09 01:46", 999_999_960 + 0),
-        ("2001-09-09 01:46:40", 1_000_000_000),
-        ("2001-09-09T01:46:40", 1_000_000_000),
-        ("2001-09-09T01:46:40.75", 1_000_000_000),
-        ("2001-09-09T01:46:40Z", 1_000_000_000),
-        ("2001-09-09T03:46:40+02:00", 1_000_000_000),
-        ("2001-09-08T20:46:40.1-0500", 1_000_000_000),
-        ("2001-09-09T03:46+02", 999_999_960),
-        ("1000000000", 1_000_000_000),
-        ("-1.5", -2),
-    ],
-)
-def test_text_times(text: str, seconds: int) -> None:
-    assert times_of([text]) == [seconds]
 
 
 def test_mixed_iso_text() -> None:

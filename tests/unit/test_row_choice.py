@@ -15,70 +15,7 @@ import recsys
 from recsys.cli import main
 from recsys.config import Columns, DataConfig, GlobalTime
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.where import keep_where
 from recsys.errors import InputError
-
-EVENTS = pl.DataFrame(
-    {
-        "event_type": ["view", "purchase", "view", "purchase", "cart", None],
-        "price": ["9.5", "20", "NULL", "100", "3", "4"],
-        "sku": ["7", "8", "7", "7", "9", "8"],
-        "stars": [1, 2, 3, 4, 5, 5],
-        "day": [f"2024-01-0{day}" for day in range(1, 7)],
-        "moment": [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 7)],
-    }
-)
-
-
-@pytest.mark.parametrize(
-    ("where", "kept"),
-    [
-        ("event_type == 'purchase'", [1, 3]),
-        ("event_type = 'purchase'", [1, 3]),
-        ('event_type == "purchase"', [1, 3]),
-        ("event_type != 'view'", [1, 3, 4]),
-        ("event_type in ('cart', 'view')", [0, 2, 4]),
-        ("event_type == 'view' and stars > 1", [2]),
-        ("EVENT_TYPE is null", None),
-        ("event_type is null or stars = 1", [0, 5]),
-        ("not event_type == 'purchase'", [0, 2, 4]),
-        ("price > 9.75", [1, 3]),
-        ("price >= 20", [1, 3]),
-        ("price is not null", [0, 1, 3, 4, 5]),
-        ("sku == '7' and price > 9.1", [0, 3]),
-        ("sku == '007'", []),
-        ("price > avg(price) over ()", [3]),
-        ("sku == 7", [0, 2, 3]),
-        ("stars between 1.5 and 3", [1, 2]),
-        ("day >= date '2024-01-03'", [2, 3, 4, 5]),
-        ("day >= '2024-01-03'", [2, 3, 4, 5]),
-        ("moment < date '2024-01-03'", [0, 1]),
-        ("moment >= '2024-01-03'", [2, 3, 4, 5]),
-        ("day >= date '2024-01-05' - interval '2 days'", [2, 3, 4, 5]),
-        ("day >= date '2024-01-03' and stars < 5", [2, 3]),
-        ("event_type like 'pur%'", [1, 3]),
-    ],
-)
-def test_conditions(where: str, kept: list[int] | None) -> None:
-    table = EVENTS.with_row_index("row")
-    if kept is None:
-        with pytest.raises(InputError, match="did you mean|no column"):
-            keep_where(table, where, "the log")
-        return
-    rows, dropped = keep_where(table, where, "the log")
-    assert rows["row"].to_list() == kept
-    assert dropped == len(EVENTS) - len(kept)
-
-
-def test_a_date_beside_numbers_is_refused() -> None:
-    with pytest.raises(InputError, match="a date is written as date '2024-01-31'"):
-        keep_where(EVENTS, "stars >= date '2024-01-03'", "the log")
-
-
-def test_text_in_double_quotes_is_a_column_if_there_is_one() -> None:
-    table = pl.DataFrame({"a": [1, 2], "b c": [1, 3]})
-    assert keep_where(table, 'a = "b c"', "the log")[0].rows() == [(1, 1)]
-
 
 LOG = """user_id,item_id,timestamp,event
 1,1,2024-01-01,view
