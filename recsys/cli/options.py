@@ -23,7 +23,7 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.audit import audit, warnings_in
-from recsys.data.csv_cells import FOR_SPREADSHEETS
+from recsys.data.frames import FOR_SPREADSHEETS
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.settings import Engine, LogWords, with_words
 from recsys.data.source_files import source_name

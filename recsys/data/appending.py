@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
-from recsys.data.arrays import OUTSIDE, KnownIds
 from recsys.data.audit import measure_drift
 from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import named_plainly, with_ids_of_log
@@ -24,7 +23,7 @@ from recsys.data.log import (
     read_log,
     settle,
 )
-from recsys.data.manifest import AppendedLog, Manifest, read_own_table
+from recsys.data.manifest import OUTSIDE, AppendedLog, KnownIds, Manifest, read_own_table
 from recsys.data.preparation import (
     PATIENCE,
     build,
@@ -125,7 +124,7 @@ def append(
             for reason, count in dropped.items():
                 log.count_drop(reason, count)
         filter_log(log, config)
-        old_items, people = old.item_table["item_id"], _people(old)
+        old_items, people = old.item_table["item_id"], _of_persons(old.user_table, config)
         contents = build(
             log,
             config,
@@ -140,7 +139,7 @@ def append(
             rows_read=len(added) + sum(new.dropped.values()),
             log_fingerprint=new.fingerprint,
             fingerprint_before=old.fingerprint,
-            drift=measure_drift(before, _new_rows(log, config)),
+            drift=measure_drift(before, _of_persons(log.table(["new"]).filter("new"), config)),
         )
         manifest = describe(log, contents, old.config, (*old.manifest.appended, entry))
         put_in_place(contents, manifest, path, folder / "arrays")
@@ -212,8 +211,7 @@ def _rows_of(old: PreparedDataset) -> pl.DataFrame:
         outside = read_own_table(old.path / f"{OUTSIDE}.parquet", ["item_id"])["item_id"]
         ids = table["item_id"].clone().scatter(places, outside)
         table = table.with_columns(ids)
-    if old.config.session_gap is not None:
-        table = table.with_columns(user_of_session(table["user_id"]))
+    table = _of_persons(table, old.config)
     times = pl.Series("timestamp", np.asarray(old.timestamps))
     kept = [pl.col(name).alias(KEPT + name) for name in old.config.keep]
     return table.select("user_id", "item_id", times, *kept)
@@ -256,17 +254,8 @@ def _refuse_unordered_ties(
         )
 
 
-def _people(old: PreparedDataset) -> pl.DataFrame:
-    """Return the user table of a dataset, with users in place of their sessions."""
-    table = old.user_table
-    if old.config.session_gap is None:
+def _of_persons(table: pl.DataFrame, config: DataConfig) -> pl.DataFrame:
+    """Return a table with users in place of their sessions."""
+    if config.session_gap is None:
         return table
     return table.with_columns(user_of_session(table["user_id"]))
-
-
-def _new_rows(log: Log, config: DataConfig) -> pl.DataFrame:
-    """Return the appended rows that became interactions."""
-    rows = log.table(["new"]).filter(pl.col("new"))
-    if config.session_gap is None:
-        return rows
-    return rows.with_columns(user_of_session(rows["user_id"]))

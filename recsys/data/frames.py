@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, Any
 from uuid import UUID
 
 import narwhals as nw
@@ -37,7 +39,8 @@ def open_frame(frame: Any, origin: str) -> tuple[pa.Table, dict[str, str], tuple
     unreadable: dict[str, str] = {}
     index = getattr(getattr(frame, "index", None), "names", ())
     try:
-        _refuse_same_names(frame, origin)
+        if (twice := same_names(_names(frame))) is not None:
+            raise InputError(f"{origin}: two columns are named {twice}")
         if is_pandas_dataframe(frame):
             frame, unreadable = _plain_pandas(frame, origin)
         table = _as_arrow(_with_uuids_as_text(readable_again(frame)), unreadable)
@@ -90,20 +93,22 @@ def readable_again(frame: Any) -> Any:
     return frame
 
 
-def _refuse_same_names(frame: Any, origin: str) -> None:
-    """Refuse two columns of one name, in the words that files are refused with.
+def same_names(names: Iterable[str]) -> str | None:
+    """Return two names that are one in SQL, in words; None if there are none."""
+    known: dict[str, str] = {}
+    for column in names:
+        other = known.setdefault(column.lower(), column)
+        if other is not column:
+            same = f"{column!r}"
+            return same if other == column else f"{other!r} and {column!r}, which differ in case"
+    return None
 
-    Raises:
-        InputError: there are two.
-    """
-    names: Sequence[Any] = ()
+
+def _names(frame: Any) -> list[str]:
     if isinstance(frame, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
-        names = frame.schema.names
-    elif is_pandas_dataframe(frame):
-        names = [str(name) for name in frame.columns]  # 1 and "1" would be the same
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{origin}: two columns are named {twice!r}")
+        return list(frame.schema.names)
+    # Of pandas, 1 and "1" would be the same.
+    return [str(name) for name in frame.columns] if is_pandas_dataframe(frame) else []
 
 
 def _plain_pandas(frame: Any, origin: str) -> tuple[Any, dict[str, str]]:
@@ -191,3 +196,28 @@ def frame_like(
     if index is not None and hasattr(frame, "index"):
         frame.index = index[numbers]
     return frame
+
+
+# --- CSV files ------------------------------------------------------------------------------------
+
+FOR_SPREADSHEETS = ContextVar("FOR_SPREADSHEETS", default=False)
+"""Whether CSV files are written for spreadsheets: see `for_spreadsheets`."""
+
+
+def write_csv(frame: pl.DataFrame, file: Path | IO[bytes], *, header: bool = True) -> None:
+    """Write a frame as CSV."""
+    frame = for_spreadsheets(frame) if FOR_SPREADSHEETS.get() else frame
+    frame.write_csv(file, include_header=header)
+
+
+def for_spreadsheets(frame: pl.DataFrame) -> pl.DataFrame:
+    """Put an apostrophe before each text that a spreadsheet would run as a formula.
+
+    The texts begin with ``= + - @``, a tab or a line's end. Source: OWASP, CSV injection.
+
+    >>> for_spreadsheets(pl.DataFrame({"item_id": ["=1+1", "hat"]}))["item_id"].to_list()
+    ["'=1+1", 'hat']
+    """
+    texts = pl.col(pl.String)
+    formula = texts.str.contains(r"^[=+\-@\t\r\n]")
+    return frame.with_columns(pl.when(formula).then("'" + texts).otherwise(texts).name.keep())

@@ -443,9 +443,9 @@ class _Rows:
         """
         sql, kind = self._value(role)
         place = f"{self.source.origin}: column {self.roles[role]!r}"
-        self.refuse(role, f"{sql} is null", "an id is missing", droppable=True)
         if kind == "VARCHAR":
             return self._ids_of_text(role, sql, place)
+        self.refuse(role, f"{sql} is null", "an id is missing", droppable=True)
         if kind in _EXACT:
             self.refuse(role, f"isnan({sql})", "an id is missing")
             self._refuse_inexact(role, kind, "ids integers or text")
@@ -458,14 +458,19 @@ class _Rows:
     def _ids_of_text(self, role: str, value: str, place: str) -> str:
         sql = name(self.roles[role])
         is_blob = self.types[self.roles[role]] == "BLOB"
-        padded, dotted, whole, scientific = self.facts(
+        missing, padded, dotted, whole, scientific = self.facts(
+            f"count(*) - count({value})",
             "0" if is_blob else f"count(*) filter (stripped({sql}) <> {sql})",
             f"count(*) filter (suffix({value}, '.0'))",
             f"bool_and(is_plain({value}) or regexp_full_match({value}, '{_WHOLE_FLOAT}'))",
             f"count(*) filter (contains({value}, 'E+'))",
         )
+        if missing:
+            self.refuse(role, f"{value} is null", "an id is missing", droppable=True)
         if padded:
             logger.info("%s has blanks around %s ids: they are stripped", place, f"{padded:,}")
+        elif not is_blob:
+            value = sql  # none is missing
         if whole and (dotted or self.source.is_text):
             return f"regexp_replace({value}, '\\.0$', '')::bigint" if dotted else f"{value}::bigint"
         if scientific:
@@ -498,8 +503,9 @@ class _Rows:
         if column not in self.types:  # row-order
             return "rowid + 1", "rowid + 1"
         sql, kind = self._value(role)
-        self.refuse(role, f"{sql} is null", "a value is missing", droppable=True)
         number = kind in WHOLE or kind in _EXACT or kind.startswith("DECIMAL")
+        if kind != "VARCHAR":
+            self.refuse(role, f"{sql} is null", "a value is missing", droppable=True)
         if number and form not in (None, TIME_IS_NUMBER):  # 20241231
             whole = f"try_cast({sql} as hugeint)"
             sql = f"(case when {whole} = {sql} then {whole}::varchar else {sql}::varchar end)"
@@ -526,12 +532,15 @@ class _Rows:
         return self._numbers(role, f"{sql}::double", whole=False)
 
     def _times_of_text(self, role: str, value: str, form: str | None) -> tuple[str, str]:
-        rows, integers, numbers = self.facts(
-            "count(*)", f"count(integer_in({value}))", f"count(number_in({value}))"
+        rows, present, integers = self.facts(
+            "count(*)", f"count({value})", f"count(integer_in({value}))"
         )
+        if present < rows:
+            self.refuse(role, f"{value} is null", "a value is missing", droppable=True)
+        value = value.replace("present(", "stripped(", 1)  # none is missing
         number = f"integer_in({value})" if integers == rows else f"number_in({value})"
-        if form is None and integers == rows:
-            return self._numbers(role, number, whole=True)
+        if form in (None, TIME_IS_NUMBER) and integers == rows:
+            return number, number
         date = f"date_in({value})"
         if form == TIME_IS_NUMBER:
             as_dates, rule = False, "is no number, as data.time_format says it is"
@@ -542,7 +551,8 @@ class _Rows:
             if is_compact(form):
                 rule += "; if none is a date, say --time-format number"
         else:
-            as_dates, rule = self.facts(f"count({date})")[0] > numbers, ""
+            dates, numbers = self.facts(f"count({date})", f"count({number})")
+            as_dates, rule = dates > numbers, ""
         bad = f"{date if as_dates else number} is null"
         try:
             some = self.log.frame(
@@ -554,7 +564,7 @@ class _Rows:
             rule = rule or f"neither a number nor an ISO 8601 date{form_hint(some)}"
             self.refuse(role, bad, rule, droppable=form is not None)
         if not as_dates:
-            return self._numbers(role, number, whole=integers == rows)
+            return self._numbers(role, number, whole=False)
         self.log.are_dates |= role == "timestamp"
         return f"epoch_us({date})", f"floored(epoch_us({date}), 1000000)"
 

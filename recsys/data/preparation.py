@@ -14,21 +14,22 @@ from narwhals.exceptions import NarwhalsError
 from numpy.typing import NDArray
 
 from recsys.config import Backtest, DataConfig
-from recsys.data.arrays import (
-    OUTSIDE,
-    Contents,
-    KnownIds,
-    count_copies,
-    count_rows,
-    dataset_fingerprint,
-    write_contents,
-)
 from recsys.data.database import in_one_line
 from recsys.data.entity_tables import feature_tables
 from recsys.data.frames import readable_again
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, Log, filter_log, read_log, settle
-from recsys.data.manifest import AppendedLog, Manifest
+from recsys.data.manifest import (
+    OUTSIDE,
+    AppendedLog,
+    Contents,
+    KnownIds,
+    Manifest,
+    count_copies,
+    count_rows,
+    dataset_fingerprint,
+    write_contents,
+)
 from recsys.data.memory import memory_setting
 from recsys.data.settings import Engine
 from recsys.data.sources import find_named_dataset, read_named

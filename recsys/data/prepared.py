@@ -14,11 +14,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import DataConfig, RequestTime
-from recsys.data.arrays import INTERACTIONS, count_copies
 from recsys.data.entity_tables import VectorSource, with_vectors
 from recsys.data.histories import PAD, Features, Histories
 from recsys.data.holdout import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
-from recsys.data.manifest import Manifest, open_arrays
+from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
 from recsys.data.memory import check_memory
 from recsys.data.preparation import write_dataset
 from recsys.data.settings import Engine, LogWords, completed

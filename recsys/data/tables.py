@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
@@ -41,7 +41,7 @@ from recsys.data.database import (
     text,
     texts,
 )
-from recsys.data.frames import open_frame
+from recsys.data.frames import open_frame, same_names
 from recsys.data.source_files import ATOMIC, SourceFile, find_files
 from recsys.errors import InputError, did_you_mean
 
@@ -150,22 +150,13 @@ class OpenTable:
             InputError: as `present`; or the table is broken.
         """
         chosen = self.present(columns)
-        blobs = [column for column in chosen if self.types[column] == "BLOB"]
-        plain = dict.fromkeys(chosen, True)
-        if blobs:
-            counts = ", ".join(
-                f"count({name(column)}), count({decoded(column)})" for column in blobs
-            )
-            found = self.rows(f"select {counts} from ({self.query})")[0]
-            plain |= {
-                column: found[2 * place] != found[2 * place + 1]
-                for place, column in enumerate(blobs)
-            }
-        parts = [
-            name(column) if plain[column] else f"{decoded(column)} as {name(column)}"
-            for column in chosen
-        ]
-        return f"select {', '.join(parts)} from ({self.query})"
+        parts = {column: name(column) for column in chosen}
+        if blobs := [column for column in chosen if self.types[column] == "BLOB"]:
+            lost = (f"count({name(blob)}) - count({decoded(blob)})" for blob in blobs)
+            counts = self.rows(f"select {', '.join(lost)} from ({self.query})")[0]
+            texts_of = (blob for blob, count in zip(blobs, counts, strict=True) if not count)
+            parts |= {blob: f"{decoded(blob)} as {name(blob)}" for blob in texts_of}
+        return f"select {', '.join(parts.values())} from ({self.query})"
 
     def read(self, columns: Sequence[str] = (), rows: int | None = None) -> pl.DataFrame:
         """Read columns, all if none are given, of the first rows, all if None.
@@ -182,16 +173,6 @@ class OpenTable:
             query = self.connection.sql(f"{self.selected(columns)}{limit}")
             table = as_polars(query.to_arrow_table())
         return typed(table) if self.is_text else table
-
-    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield all rows, so many at a time, in order; text is not typed.
-
-        Raises:
-            InputError: the table is broken.
-        """
-        with self.errors():
-            for batch in self.connection.sql(self.selected(())).to_arrow_reader(rows):
-                yield as_polars(pa.Table.from_batches([batch]))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Return the few rows of a query.
@@ -271,26 +252,15 @@ def open_table(
             found = _open_texts(files, connection, origin, header, encoding, folder.path)
     except _UNREADABLE as error:
         raise refused(error, origin, kind) from error
-    twice = _same_names([*found.types, *found.unreadable])
+    twice = same_names([*found.types, *found.unreadable])
     if twice is not None:
         raise InputError(f"{origin}: two columns are named {twice}{found.hint}")
     return replace(found, folder=folder)
 
 
-def _same_names(names: Iterable[str]) -> str | None:
-    """Return two names that are one in SQL, in words; None if there are none."""
-    known: dict[str, str] = {}
-    for column in names:
-        other = known.setdefault(column.lower(), column)
-        if other is not column:
-            same = f"{column!r}"
-            return same if other == column else f"{other!r} and {column!r}, which differ in case"
-    return None
-
-
 def _open_frame(frame: IntoFrame, origin: str, work: Path | None, memory: int | None) -> OpenTable:
     table, unreadable, index = open_frame(frame, origin)
-    if (twice := _same_names([*table.column_names, *unreadable])) is not None:
+    if (twice := same_names([*table.column_names, *unreadable])) is not None:
         raise InputError(f"{origin}: two columns are named {twice}")
     is_small = table.nbytes < _SMALL
     connection = cursor() if work is None else database((), work, memory, is_small=is_small)
@@ -345,28 +315,10 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     [(1, '007', 3), (2, '8', None)]
     """
     table = table.select(pl.all().str.strip_chars())
-    likely, some = likely_integers(table)
-    return table.with_columns(pl.col(likely & some).cast(pl.Int64, strict=False))
-
-
-def likely_integers(batch: pl.DataFrame) -> tuple[set[str], set[str]]:
-    """Return the columns of text without another value than integers, and those with an integer.
-
-    Of a table that is read in batches, `typed` makes integers of the columns that are among the
-    first in every batch and among the second in one.
-    """
-    if not batch.width:
-        return set(), set()
-    text_of = pl.all().str.strip_chars()
-    plain = text_of.str.contains(f"^(?:{PLAIN_INTEGER})$")
+    plain = table.select(pl.all().str.contains(f"^(?:{PLAIN_INTEGER})$"))
     words = pl.Series(MISSING_WORDS).implode()
-    whole = batch.select((plain | text_of.is_in(words)).all()).row(0)
-    some = batch.select(plain.any()).row(0)
-    named = batch.columns
-    return (
-        {column for column, fits in zip(named, whole, strict=True) if fits},
-        {column for column, fits in zip(named, some, strict=True) if fits},
-    )
+    whole = [c.name for c in plain if c.any() and (c | table[c.name].is_in(words)).all()]
+    return table.with_columns(pl.col(whole).cast(pl.Int64, strict=False))
 
 
 def refused(error: Exception, origin: str, kind: str) -> InputError:
@@ -474,7 +426,7 @@ def _open_texts(
         _refuse_long_end(file)
         path, sample, compression = _as_utf8(file, encoding, folder / str(len(found)))
         form = _form_of(sample, file.kind, header, compression, place)
-        if (twice := _same_names(filter(None, form.names))) is not None:
+        if (twice := same_names(filter(None, form.names))) is not None:
             hint = _NO_HEADER_HINT if form.looks_like_data else ""
             raise InputError(f"{place}: two columns are named {twice}{hint}")
         found.append((form, path, place))
@@ -522,9 +474,10 @@ def _as_utf8(file: SourceFile, encoding: str | None, decoded: Path) -> tuple[Pat
     mixed = b"\r\n" in start and re.search(rb"[^\r]\n", start) is not None
     zeros = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}.get(b"\x00")
     known = "utf-16" if start.startswith((b"\xff\xfe", b"\xfe\xff")) else zeros
-    if known is None and encoding is not None and not _is_utf8(file):
+    if known is None and encoding is not None and (bad := _not_utf8(file)):
         known = encoding
-        _refuse_mostly_utf8(file)
+        if bad < 0.25:  # in another encoding all its letters would be wrong ones
+            raise InputError(f"{file.path}: some of it is not UTF-8, but most of it is: mend it")
     if known is None and not mixed:
         sample = start.decode("utf-8", errors="replace").removeprefix("\ufeff")
         return file.path, sample.replace("\r\n", "\n").replace("\r", "\n"), file.compression
@@ -572,27 +525,15 @@ def _too_long(place: object) -> str:
     return f"{place}: has a line of more than {_LONGEST_LINE:,} bytes, which is no row"
 
 
-def _is_utf8(file: SourceFile) -> bool:
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        for block in _blocks(file):
-            decoder.decode(block)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _refuse_mostly_utf8(file: SourceFile) -> None:
-    """Refuse UTF-8 but for few bytes: in another encoding all its letters would be wrong ones."""
+def _not_utf8(file: SourceFile) -> float:
+    """Return the share of the characters beyond ASCII that are no UTF-8."""
     broken, letters = 0, 0
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for block in _blocks(file):
-        lenient = decoder.decode(block)
+    for block in chain(_blocks(file), [b""]):
+        lenient = decoder.decode(block, final=not block)
         broken += lenient.count("\N{REPLACEMENT CHARACTER}")
         letters += len(lenient) - len(lenient.encode("ascii", "ignore"))
-    if letters > 3 * broken:
-        raise InputError(f"{file.path}: some of it is not UTF-8, but most of it is: mend it")
+    return broken / max(letters, 1)
 
 
 def _form_of(
@@ -725,7 +666,7 @@ def _open_parquet(
         query = f"select * from read_parquet({texts([file.path])}, hive_partitioning = false)"
         try:
             own = pq.read_schema(file.path).names if file.compression is None else []
-            if (twice := _same_names(own)) is not None:
+            if (twice := same_names(own)) is not None:
                 raise InputError(f"{place}: two columns are named {twice}")
             schemas.append((_types(connection, query), file.path, place))
         except _UNREADABLE as error:

@@ -12,7 +12,7 @@ import polars as pl
 from matplotlib.ticker import MaxNLocator
 
 from recsys.data.audit import Finding
-from recsys.data.csv_cells import write_csv
+from recsys.data.frames import write_csv
 from recsys.errors import InputError, printable
 from recsys.evaluation.metrics import Interval, find_metric
 from recsys.evaluation.segments import SEGMENTS

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from recsys.data.csv_cells import write_csv
+from recsys.data.frames import write_csv
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
 from recsys.progress import stage

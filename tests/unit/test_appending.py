@@ -20,8 +20,8 @@ import recsys
 from recsys.cli import app
 from recsys.config import Columns, DataConfig, GlobalTime, LeaveLastOut
 from recsys.data.appending import append
-from recsys.data.arrays import KnownIds, write_contents
 from recsys.data.histories import PAD
+from recsys.data.manifest import KnownIds, write_contents
 from recsys.data.preparation import build, describe
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
