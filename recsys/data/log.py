@@ -513,14 +513,7 @@ class _Rows:
         if kind == "VARCHAR":
             return self._times_of_text(role, sql, form)
         if kind == "DATE" or kind.startswith("TIMESTAMP"):
-            if form == TIME_IS_NUMBER:
-                self.refuse(role, "true", "is no number, as data.time_format says it is")
-            self.refuse(role, f"not isfinite({sql})", "not a finite time")
-            self.log.are_dates |= role == "timestamp"
-            if kind == "TIMESTAMP_NS":
-                return f"epoch_ns({sql})", f"floored(epoch_ns({sql}), 1000000000)"
-            moment = f"epoch_us({sql}{'::timestamp' if kind == 'DATE' else ''})"
-            return moment, f"floored({moment}, 1000000)"
+            return self._moments(role, sql, kind, form)
         if not number:
             place = f"{self.source.origin}: column {column!r}"
             raise InputError(f"{place}: must be numbers, not {kind}")
@@ -530,6 +523,16 @@ class _Rows:
         if kind in WHOLE or (decimal and self.facts(f"bool_and({sql} = floor({sql}))")[0]):
             return self._numbers(role, f"try_cast({sql} as bigint)", whole=True)
         return self._numbers(role, f"{sql}::double", whole=False)
+
+    def _moments(self, role: str, sql: str, kind: str, form: str | None) -> tuple[str, str]:
+        if form == TIME_IS_NUMBER:
+            self.refuse(role, "true", "is no number, as data.time_format says it is")
+        self.refuse(role, f"not isfinite({sql})", "not a finite time")
+        self.log.are_dates |= role == "timestamp"
+        if kind == "TIMESTAMP_NS":
+            return f"epoch_ns({sql})", f"floored(epoch_ns({sql}), 1000000000)"
+        moment = f"epoch_us({sql}{'::timestamp' if kind == 'DATE' else ''})"
+        return moment, f"floored({moment}, 1000000)"
 
     def _times_of_text(self, role: str, value: str, form: str | None) -> tuple[str, str]:
         rows, present, integers = self.facts(
