@@ -257,7 +257,7 @@ def read_log(
         columns: the columns of the roles, as messages name them.
         features: further columns to keep.
         names: what columns are called in the source, where that is another name.
-        with_users: whether the users of the source are kept, of all rows.
+        with_users: whether the users of all rows are kept, and no fingerprint is made: to score.
 
     Raises:
         InputError: a condition does not fit, a value breaks its column's rule, or no row is left.
@@ -289,7 +289,8 @@ def read_log(
     if not table.is_ordered and "position" not in roles:
         _refuse_ties(log)
     sort_rows(log, position="position" in roles)
-    log.fingerprint = log.compute_fingerprint()
+    if not with_users:
+        log.fingerprint = log.compute_fingerprint()
     return log
 
 

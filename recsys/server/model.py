@@ -130,7 +130,7 @@ class ServedModel:
 
     def visitor(self, asked: User) -> Visitor:
         """Return the user of a request; a log is read, which takes milliseconds."""
-        items, times, who = asked.history or [], None, asked.user_id
+        items, times, who, row = asked.history or [], None, asked.user_id, None
         if asked.times is not None:
             if len(asked.times) != len(items):
                 raise InputError(
@@ -158,9 +158,12 @@ class ServedModel:
                     "user_id: users are looked up in a prepared dataset, and the server has none: "
                     "recsys serve BUNDLE --data DATA"
                 )
-            if who not in self.recommender.known:
-                raise InputError(f"user_id {one_line(repr(who), 60)} is not in the dataset")
-        return Visitor(who, items, times, at)
+            try:
+                (row,) = self.recommender.known.rows([who]).tolist()
+            except InputError as error:  # whose message names others
+                shown = one_line(repr(who), 60)
+                raise InputError(f"user_id {shown} is not in the dataset") from error
+        return Visitor(row, items, times, at)
 
     def _of_log(self, rows: list[dict[str, Cell]]) -> UserHistories:
         """Read the rows of a raw log of one user by the rules of the training data."""

@@ -286,7 +286,7 @@ class KnownUsers:
 
     def read(
         self,
-        users: Sequence[Any] | pl.Series,
+        rows: NDArray[np.int64],
         later: Sequence[Sequence[Any]] | None = None,
         times: Sequence[NDArray[np.int64]] | None = None,
         gap: int | None = None,
@@ -294,15 +294,12 @@ class KnownUsers:
         """Return the full histories of users [B], test targets included, and what came after them.
 
         Args:
-            users: their ids.
+            rows: those of the users in the dataset.
             later: the item ids of each that came after its history in the dataset, oldest first.
             times: the times of these; without, they are as far apart as the gap.
             gap: None if no times are assumed: the histories have none then.
-
-        Raises:
-            InputError: a user is not in the dataset.
         """
-        dataset, rows = self.dataset, self._rows(users)
+        dataset = self.dataset
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         entries = span_indices(starts, ends)
         features, user_features = dataset.interaction_features, dataset.user_features
@@ -346,11 +343,12 @@ class KnownUsers:
             all_times[is_later] = np.repeat(newest, counts) + steps * np.int64(gap or 0)
         return Histories(items, offsets, all_times)
 
-    def __contains__(self, user: Any) -> bool:
-        """Whether a user is in the dataset."""
-        return bool(self._users.encode([user])[0])
+    def rows(self, users: Sequence[Any] | pl.Series) -> NDArray[np.int64]:
+        """Return the rows of users in the dataset.
 
-    def _rows(self, users: Sequence[Any] | pl.Series) -> NDArray[np.int64]:
+        Raises:
+            InputError: a user is not in the dataset.
+        """
         place = f"dataset {self.dataset.path}"
         return known_tokens(users, self._users, "user", place) - np.int64(1)
 
@@ -369,8 +367,8 @@ class KnownUsers:
 class Visitor:
     """A user of the dataset, or a history, or both: then the history came after the dataset's."""
 
-    user: Any = None
-    """The id of a user of the dataset; None if it is none."""
+    user: int | None = None
+    """The row of a user of the dataset; None if it is none."""
     items: Sequence[Any] = ()
     """Item ids, oldest first."""
     times: NDArray[np.int64] | None = None

@@ -122,7 +122,7 @@ class Recommender:
                 histories cannot be read; a user is unknown.
         """
         if histories is None and users is None and self.dataset is not None:
-            return self.known.read(self.dataset.user_ids)
+            return self.known.read(np.arange(self.dataset.num_users))
         if (histories is None) == (users is None):
             raise InputError("give either histories or users, or load a dataset")
         if isinstance(histories, UserHistories):
@@ -130,7 +130,7 @@ class Recommender:
         if histories is not None:
             return self.bundle.read_histories(histories)
         ids = id_series(() if users is None else users, "users")
-        return self.known.read(ids.unique(maintain_order=True))
+        return self.known.read(self.known.rows(ids.unique(maintain_order=True)))
 
     def read_visitors(self, visitors: Sequence[Visitor]) -> UserHistories:
         """Read the histories of users 0, 1, …, who are all of one kind; a log is of one alone.
@@ -146,9 +146,9 @@ class Recommender:
         if first.log is not None:
             read = first.log
         elif first.user is not None:
-            ids = ids_of_one_kind(visitor.user for visitor in visitors)
+            rows = np.array([visitor.user for visitor in visitors])
             later = lists if first.items else None
-            read = self.known.read(ids, later, times, bundle.usual_gap)  # type: ignore[arg-type]
+            read = self.known.read(rows, later, times, bundle.usual_gap)  # type: ignore[arg-type]
         elif times is None:
             read = bundle.read_histories([*map(ids_of_one_kind, lists)])
         else:

@@ -141,7 +141,8 @@ def test_a_raw_log_gives_the_histories_of_the_dataset(
         assert read.user_ids.to_list() == sorted(set(log["user_id"]))
         for number, user in enumerate(read.user_ids):
             if users.get(user) in known:  # else filtered for its rarity
-                expected = KnownUsers(dataset, dataset.vocabulary).read([users[user]])
+                of_dataset = KnownUsers(dataset, dataset.vocabulary)
+                expected = of_dataset.read(of_dataset.rows([users[user]]))
                 assert history(read, number) == history(expected, 0)
 
 

@@ -40,17 +40,6 @@ def refused(*arguments: object) -> str:
     return str(result.exception)
 
 
-def test_all_users_of_a_dataset_get_recommendations(
-    recommender: Recommender,
-    tiny_bundle: ModelBundle,
-    tiny_dataset: PreparedDataset,
-    tmp_path: Path,
-) -> None:
-    out = tmp_path / "best.parquet"
-    run("recommend", tiny_bundle.path, "--data", tiny_dataset.path, "-k", 2, "--out", out)
-    assert_frame_equal(pl.read_parquet(out), recommender.recommend(k=2))
-
-
 def test_users_of_a_dataset_are_scored(
     recommender: Recommender,
     tiny_bundle: ModelBundle,
