@@ -18,7 +18,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import recsys
-from tests.unit.server_process import process
+from tests.helpers.server_process import process
 
 DAY = 86_400_000
 BEGIN = 1_700_000_000_000

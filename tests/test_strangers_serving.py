@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 import recsys
 from recsys.cli import app
 from recsys.server.settings import ServerSettings
-from tests.unit.running_server import running
-from tests.unit.server_process import ROOT, Process, process, wait_for
-from tests.unit.test_server_workers import workers_of
+from tests.helpers.running_server import running
+from tests.helpers.server_process import ROOT, Process, process, wait_for
+from tests.server.test_server_workers import workers_of
 
 EXAMPLE = ROOT / "docs" / "examples" / "recommend_without_torch.py"
 WEIGHTS, COUNTS, BASELINE, ITEMS = (

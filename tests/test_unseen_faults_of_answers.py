@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 
 import recsys
 from recsys import PreparedDataset, Recommender
+from tests.helpers.server_process import Process, process
 from tests.small_models import ACTIONS, HISTORIES, ITEMS, LOG, command, train
-from tests.unit.server_process import Process, process
 
 USERS = list(HISTORIES)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import recsys
-from tests.unit.conftest import chains
+from tests.conftest import chains
 
 EPOCHS = 4
 SETTINGS: dict[str, dict[str, str]] = {

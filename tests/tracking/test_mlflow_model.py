@@ -37,9 +37,9 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.pyfunc import HistoryModel
 from recsys.serving.recommender import Recommender
 from recsys.tracking.registry import NEEDED, Registered
-from tests.unit.conftest import tiny_experiment
-from tests.unit.running_server import running
-from tests.unit.server_process import wait_for
+from tests.conftest import tiny_experiment
+from tests.helpers.running_server import running
+from tests.helpers.server_process import wait_for
 
 HISTORIES = {"ann": ["hat", "boots"], "bob": ["gloves"], "cat": []}
 

@@ -16,7 +16,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.server.settings import Limits, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
-from tests.unit.running_server import Running, running
+from tests.helpers.running_server import Running, running
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.where import keep_where
 from recsys.errors import InputError
 from recsys.serving.histories import UserHistories
-from tests.unit.first_row import first_row
+from tests.helpers.first_row import first_row
 
 LOGS = Path(__file__).parents[1] / "logs"
 START = 1_700_000_000

@@ -45,8 +45,8 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import BundleIndex, IndexManifest, make_index, query_encoder
 from recsys.serving.recommender import Recommender
 from recsys.serving.stages import Stages
-from tests.unit.running_server import running
-from tests.unit.server_process import ASKED, wait_for, write_other
+from tests.helpers.running_server import running
+from tests.helpers.server_process import ASKED, wait_for, write_other
 
 ITEMS, USERS, ALL = 400, 60, 10**6
 HEADS: dict[str, DotProduct | TargetAttention] = {

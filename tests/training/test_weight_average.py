@@ -14,7 +14,7 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.training.checkpoints import TrainingState
 from recsys.training.curve import MONITOR
 from recsys.training.loop import train
-from tests.unit.conftest import chains, tiny_experiment, tiny_model
+from tests.conftest import chains, tiny_experiment, tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from recsys.reports.comparison_page import (
 )
 from recsys.shop.simulation import make_shop
 from recsys.tracking.runs import learning_curves
-from tests.unit.conftest import Look
-from tests.unit.html_faults import html_faults
+from tests.conftest import Look
+from tests.helpers.html_faults import html_faults
 
 EVIL = '<img src="x" onerror="alert(1)"> $a_1$'
 TAGS = {"dataset": "shop", "dataset_fingerprint": "f00d", "protocol.split": "leave_last_out"}

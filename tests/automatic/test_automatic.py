@@ -25,7 +25,7 @@ from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.inference.catalogue import Catalogue
 from recsys.training.module import TrainingModule
-from tests.unit.conftest import chains
+from tests.conftest import chains
 
 ITEMS = 40
 USUAL = LogFacts(5_000, 3_000, 800_000, 900, repeat_share=0.0, has_times=True)

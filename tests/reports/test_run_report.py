@@ -38,8 +38,8 @@ from recsys.reports.statistics import Method, PairedResult, holm
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
-from tests.unit.conftest import Look
-from tests.unit.html_faults import html_faults
+from tests.conftest import Look
+from tests.helpers.html_faults import html_faults
 
 EVIL = "<script>alert(1)</script>"
 

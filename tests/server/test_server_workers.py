@@ -16,7 +16,7 @@ import pytest
 from recsys.data.prepared import PreparedDataset
 from recsys.machine import usable_processors
 from recsys.serving.bundle import ModelBundle
-from tests.unit.server_process import ASKED, Process, process, wait_for, write_other
+from tests.helpers.server_process import ASKED, Process, process, wait_for, write_other
 
 pytestmark = [
     pytest.mark.slow,  # three processes start

@@ -34,8 +34,8 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
 from recsys.serving.index import make_index
 from recsys.serving.recommender import Recommender
-from tests.unit.own_process import passed_in_own_process
-from tests.unit.pretended_gpu import PretendedGpu, pretended_gpu
+from tests.helpers.own_process import passed_in_own_process
+from tests.helpers.pretended_gpu import PretendedGpu, pretended_gpu
 
 PRETENDED = os.environ.get("RECSYS_PRETENDED_GPU") == "1"
 HISTORIES = {"zoe": ["gloves", "hat", "boots", "hat"], "ann": ["socks"], "new": []}
@@ -48,7 +48,7 @@ def test_scoring_is_right_on_a_pretended_gpu() -> None:
     """In a process of its own, which has that accelerator then."""
     if PRETENDED:
         pytest.skip("this is that process")
-    file = "tests/unit/test_scoring_on_a_gpu.py"
+    file = "tests/inference/test_scoring_on_a_gpu.py"
     assert passed_in_own_process(file, RECSYS_PRETENDED_GPU="1") >= 10
 
 

@@ -29,7 +29,7 @@ from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explain_items
 from recsys.serving.recommender import Recommender
-from tests.unit.conftest import tiny_experiment, tiny_model
+from tests.conftest import tiny_experiment, tiny_model
 
 HISTORIES = Histories.from_lists([[1, 2, 3], [1, 2], [4, 1, 2], [2, 5]])
 SETTINGS = PCTMSettings(prior=0.5, recent_mass=1.0)

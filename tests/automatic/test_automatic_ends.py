@@ -39,7 +39,7 @@ from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.refit import Fitted
-from tests.unit.conftest import chains
+from tests.conftest import chains
 
 LIMIT, ITEMS = "6s", 40
 DIVERGED = InputError("training diverged in epoch 1: the loss is nan")

@@ -19,7 +19,7 @@ from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import BundleManifest, ModelBundle
-from tests.unit.conftest import write_tiny_bundle
+from tests.conftest import write_tiny_bundle
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 
 from recsys.data.prepared import PreparedDataset
 from recsys.serving.bundle import ModelBundle
-from tests.unit.server_process import process, write_other
+from tests.helpers.server_process import process, write_other
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "60"))
 RATE = float(os.environ.get("SOAK_RATE", "50"))

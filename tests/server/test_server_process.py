@@ -32,8 +32,8 @@ from recsys.server.model import ServedModel
 from recsys.server.process import answer, listen
 from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
-from tests.unit.running_server import Running, running
-from tests.unit.server_process import ASKED, process, wait_for, write_other
+from tests.helpers.running_server import Running, running
+from tests.helpers.server_process import ASKED, process, wait_for, write_other
 
 ROOT = Path(__file__).parents[2]
 

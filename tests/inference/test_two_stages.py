@@ -24,7 +24,7 @@ from recsys.inference.scorer import Scored, Seen
 from recsys.model.models import ModelInputs
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
-from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
+from tests.conftest import PURCHASES, tiny_experiment, tiny_model
 
 Scores = list[list[int]]
 

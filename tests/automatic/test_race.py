@@ -26,7 +26,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.reports.run_page import RacePoint
 from recsys.training import device
 from recsys.training.checkpoints import TrainingState
-from tests.unit.conftest import chains
+from tests.conftest import chains
 
 DIVERGED = InputError("training diverged in epoch 1: the loss is nan")
 FAST = Speed(token=1e-6, ranking=1e-6, counting=1e-6)

@@ -28,8 +28,8 @@ from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import save_temperature
 from recsys.serving.recommender import Recommender
-from tests.unit.conftest import PURCHASES, tiny_experiment, tiny_model
-from tests.unit.running_server import Running, running
+from tests.conftest import PURCHASES, tiny_experiment, tiny_model
+from tests.helpers.running_server import Running, running
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 HISTORIES = st.lists(st.sampled_from([*ITEMS, "unknown"]), max_size=6)

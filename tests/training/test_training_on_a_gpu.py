@@ -17,7 +17,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.serving.bundle import ModelBundle
 from recsys.training.module import TrainingModule
-from tests.unit.conftest import chains
+from tests.conftest import chains
 
 ITEMS = 40
 ROOT = Path(__file__).parents[2]
