@@ -86,7 +86,7 @@ def choose_field(racers: Sequence[Racer], seconds: float) -> None:
     field: list[Racer] = []
     for racer in racers:
         wider = [*field, racer]
-        needed = _FEWEST * sum(one.expected_interval for one in wider) * _num_rungs(wider)
+        needed = _FEWEST * sum(raced.expected_interval for raced in wider) * _num_rungs(wider)
         if not field or needed <= seconds:
             field = wider
     if len(field) == 1:

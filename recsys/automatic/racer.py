@@ -151,9 +151,9 @@ class Racer(Entry):
             racer.points = [point for point in racer.points if point.epochs <= len(epochs)]
         if epochs:
             validating = [epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs]
-            seconds = [e["train/seconds"] + v for e, v in zip(epochs, validating, strict=True)]
-            racer.seconds, racer.seconds_of_first = sum(seconds), seconds[0]
-            racer.seconds_validating = sum(validating)
+            training = [epoch["train/seconds"] for epoch in epochs]
+            racer.seconds, racer.seconds_validating = sum(training + validating), sum(validating)
+            racer.seconds_of_first = training[0] + validating[0]
             logger.info("resuming %s after %d epochs", kind.name, len(epochs))
         return racer
 
@@ -279,8 +279,8 @@ class Racer(Entry):
                 raise KeyboardInterrupt
         except InputError as error:  # it diverged, does not fit into memory, or has a fault
             self.failure = str(error)
-            end = "the best epoch before is used" if self.best else "drops out"
-            logger.warning("%s %s: %s", self.name, end, error)
+            end = ": the best epoch before is used" if self.best else " drops out"
+            logger.warning("%s%s: %s", self.name, end, error)
         self.seconds = before + time.monotonic() - started
 
     def refit(self, until: float) -> Fitted:
@@ -302,8 +302,8 @@ class Racer(Entry):
             def record(epoch: int, _: dict[str, float]) -> bool:
                 self.course.state.note(clock.spent)
                 done = epoch - self.best_epoch
-                each = (time.monotonic() - started) / done
-                return done >= self.best_epoch or clock.spent + each > until
+                per_epoch = (time.monotonic() - started) / done
+                return done >= self.best_epoch or clock.spent + per_epoch > until
 
             try:
                 histories = self.course.dataset.histories("test")
