@@ -40,8 +40,9 @@ _MOST_STEPS = 50
 """Steps between two validations at most, unless these are slow beside the training."""
 _BETWEEN_SHARE = 1 / 60
 """The share of the limit that the cheapest kind trains between two validations at most."""
-_VALIDATION_SHARE = 0.2
-"""Share of the training time that validations take at most."""
+_VALIDATION_SHARE = 0.25
+"""Share of the training time that validations take at most: two kinds that cost three times the
+cheapest one together have time for three validations each in a race."""
 _STEPS_OF_A_PART = 5_000
 """Steps that the limit has at least, if it is too short for one pass over the log: a model learns
 by the number of steps then (see the lab log)."""
@@ -50,7 +51,7 @@ _FEWEST_TOKENS = 512
 _COUNT_TRIALS = 45
 """Rankings by counts of a validation target, to weight them: five ways to count, nine weights."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
-_VALID_SHARE, _TEST_SHARE, _WEIGHING_SHARE, _MODEL_SHARE = 0.05, 0.05, 0.03, 0.01
+_VALID_SHARE, _TEST_SHARE, _WEIGHING_SHARE, _MODEL_SHARE = 0.05, 0.05, 0.03, 0.007
 """Shares of the limit: for weighting counts on the validation targets; for the tests; for weighting
 the counts of the answer on more targets (on Sports 5,000 chose the weight 4, with .0427 on test,
 where 8 is better); and for one validation of the cheapest model."""
@@ -137,8 +138,8 @@ class Speed:
 
         >>> [Speed(token, 0.0, 0.0).steps_between(1000, 500, 600) for token in (1e-5, 1e-3, 2e-2)]
         [50, 10, 1]
-        >>> Speed(1e-5, 1e-2, 0.0).steps_between(1000, 500, 600)  # 20 s of steps, 5 s of ranking
-        2000
+        >>> Speed(1e-5, 1e-2, 0.0).steps_between(1000, 500, 600)  # 15 s of steps, 5 s of ranking
+        1500
         """
         step = max(self.token * batch_tokens, 1e-9)
         seconds = min(_MOST_STEPS * step, _BETWEEN_SHARE * limit)
