@@ -93,7 +93,9 @@ class Course:
             len(part.histories)
             for part in (self.valid, self.held_out.test, self.held_out.weighed_on)
         )
-        seconds = self.speed.seconds_to_weigh(weighed, ranking)
+        slowness = max([1.0, *(member.slowness for member in members)])  # on a busy machine
+        seconds = self.speed.seconds_to_weigh(weighed, ranking / slowness) * slowness
+        seconds += (slowness - 1) * self.clock.seconds_of_page
         seconds += ranking * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
         baselines = sum(
             _REFIT_COST * baseline.fit_seconds
@@ -181,6 +183,12 @@ class Racer(Entry):
         steps = self._num_steps(self._histories) * training.validate_every
         seconds = steps / training.epochs_per_pass * training.batch_tokens * speed.token
         return self.kind.cost * (seconds + len(self.course.valid.histories) * speed.ranking)
+
+    @property
+    def slowness(self) -> float:
+        """Seconds from one validation to the next, as a multiple of those expected."""
+        seconds = self.seconds_per_epoch * self.experiment.training.validate_every
+        return seconds / self.expected_interval if self.expected_interval else 1.0
 
     @property
     def family(self) -> str:
