@@ -229,7 +229,7 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def wait_for_the_race(process: subprocess.Popen[str]) -> None:
     """Wait until a racer was saved."""
-    for _ in range(1200):
+    for _ in range(3000):
         if [*Path("runs/.purchases.race").glob("*.best")]:
             return
         if process.poll() is not None:
