@@ -150,7 +150,8 @@ class ModelScorer:
                 rows = np.concatenate([rows for rows, _ in together])
                 last = joined([self._encode_last(batch) for _, batch in together])
                 excluded = Excluded.of(histories.take(rows), seen, self._device)
-                blocks = self._blocks(last, catalogue, most)
+                wide = most if self._device.type == "cpu" else 1  # a GPU's step is large enough
+                blocks = self._blocks(last, catalogue, wide * self._step.elements)
                 items[rows], values[rows] = best_of_blocks(self, blocks, k, excluded)
         return items, values
 
@@ -159,8 +160,9 @@ class ModelScorer:
         scores = torch.empty(len(histories), items[0].shape[-2], device=self._device)
         for rows, batch in self._batches(histories):
             indices = torch.from_numpy(rows).to(self._device)
-            for columns, part in self._blocks(self._encode_last(batch), items):
-                scores[indices, columns] = part
+            last = self._encode_last(batch)
+            for columns, block in self._blocks(last, items, self._step.elements):
+                scores[indices, columns] = block
         return scores
 
     @torch.inference_mode()
@@ -192,11 +194,10 @@ class ModelScorer:
         return catalogue
 
     def _blocks(
-        self, last: LastRepresentation, items: CandidateRepresentation, batches: int = 1
+        self, last: LastRepresentation, items: CandidateRepresentation, elements: int
     ) -> Iterator[CatalogueBlock]:
-        """Yield the scores of batches of histories with the same items, some items at a time."""
+        """Yield the scores of histories with the same items, so many elements at a time."""
         count = items[0].shape[-2]
-        elements = batches * self._step.elements
         step = max(1, elements // self._head.elements_per_candidate(last))
         step -= step % _WHOLE if step > _WHOLE else 0
         for start in range(0, count, step):

@@ -8,13 +8,13 @@ from torch import nn
 
 from recsys.config import (
     AveragedConfig,
-    DotProduct,
     FactorisationMachineConfig,
     HSTUConfig,
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
+    TargetAttention,
     TransformerConfig,
 )
 from recsys.model.attention import RotaryPositions
@@ -68,24 +68,39 @@ def build_model(
     """
     if isinstance(config, AveragedConfig):
         return AveragedModel([build_model(member.model, num_items) for member in config.members])
-    dim, dropout = config.embedding_dim, config.dropout
+    dim, dropout, longest = config.embedding_dim, config.dropout, config.max_sequence_length
     if isinstance(config, FactorisationMachineConfig):
         return FactorisationMachine(num_items, dim, dropout)
     if isinstance(config, SequenceToSequenceConfig):
-        settings, longest = _block_settings(config, config.max_generated), config.max_generated
-        encoder = _encoder(config, config.num_encoder_blocks, causal=False)
+        encoder = _encoder(config, config.num_encoder_blocks, longest, causal=False)
+        settings = _block_settings(config, config.max_generated)
         blocks = [DecoderBlock(settings) for _ in range(config.num_decoder_blocks)]
-        decoder = Decoder(_positions(config.positions, longest, dim), blocks, dim, dropout)
-        return SequenceToSequence(num_items, dim, encoder, decoder, longest)
-    if isinstance(config, MaskedItemConfig):
-        encoder = _encoder(config, config.num_blocks, causal=False, mask_tokens=1)
+        positions = _positions(config.positions, config.max_generated, dim)
+        decoder = Decoder(positions, blocks, dim, dropout)
+        return SequenceToSequence(num_items, dim, encoder, decoder, config.max_generated)
+    if isinstance(config, MaskedItemConfig):  # a mask follows the history
+        encoder = _encoder(config, config.num_blocks, longest + 1, causal=False)
         return MaskedItemModel(num_items, dim, encoder)
     if isinstance(config, HSTUConfig):
-        stack: Encoder = _hstu(config)
+        stack = [
+            HSTUBlock(dim, config.num_heads, longest, dropout, timed=config.times != "none")
+            for _ in range(config.num_blocks)
+        ]
+        encoder = HSTUEncoder(LearnedPositions(longest, dim), stack, dim, dropout, config.times)
     else:
-        stack = _encoder(config, config.num_blocks, causal=True)
-    head = _head(config)
-    return NextItemModel(ItemEmbeddings(num_items, dim, features), stack, head, inputs)
+        encoder = _encoder(config, config.num_blocks, longest, causal=True)
+    head: Head = DotProductHead()
+    if isinstance(config.head, TargetAttention):
+        sizes = dim, config.head.head_dim, config.head.half_lives
+        head = TargetAttentionHead(*sizes, pooling=config.head.pooling, dropout=dropout)
+    return NextItemModel(ItemEmbeddings(num_items, dim, features), encoder, head, inputs)
+
+
+def _encoder(config: TransformerConfig, num_blocks: int, longest: int, *, causal: bool) -> Encoder:
+    settings, dim = _block_settings(config, longest), config.embedding_dim
+    blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
+    positions = _positions(config.positions, longest, dim)
+    return Encoder(positions, blocks, dim, config.dropout, causal=causal)
 
 
 def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
@@ -107,32 +122,3 @@ def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
 def _positions(kind: str, longest: int, dim: int) -> nn.Module:
     kinds = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
     return kinds[kind](longest, dim) if kind in kinds else NoPositions()
-
-
-def _encoder(
-    config: TransformerConfig, num_blocks: int, *, causal: bool, mask_tokens: int = 0
-) -> Encoder:
-    longest, dim = config.max_sequence_length + mask_tokens, config.embedding_dim
-    settings = _block_settings(config, longest)
-    blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
-    positions = _positions(config.positions, longest, dim)
-    return Encoder(positions, blocks, dim, config.dropout, causal=causal)
-
-
-def _hstu(config: HSTUConfig) -> HSTUEncoder:
-    dim, longest, dropout = config.embedding_dim, config.max_sequence_length, config.dropout
-    timed = config.times != "none"
-    blocks = [
-        HSTUBlock(dim, config.num_heads, longest, dropout, timed=timed)
-        for _ in range(config.num_blocks)
-    ]
-    return HSTUEncoder(LearnedPositions(longest, dim), blocks, dim, dropout, config.times)
-
-
-def _head(config: NextItemConfig | HSTUConfig) -> Head:
-    head, dim = config.head, config.embedding_dim
-    if isinstance(head, DotProduct):
-        return DotProductHead()
-    return TargetAttentionHead(
-        dim, head.head_dim, head.half_lives, pooling=head.pooling, dropout=config.dropout
-    )
