@@ -63,6 +63,8 @@ class Query:
     asked: Any
     user: Visitor
     options: dict[str, Any]
+    candidates: tuple[list[Id], list[Id]] = ([], [])
+    """Those to score that are in the catalogue, as it has them, and the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +125,11 @@ class ServedModel:
                 options[name] = ids_of_one_kind(options[name])
         if isinstance(asked, ExplainRequest | SimilarRequest):
             self.known([asked.item_id], strict=True)
+        candidates: tuple[list[Id], list[Id]] = ([], [])
         if isinstance(asked, ScoreRequest):
-            self.known(asked.candidates, strict=asked.strict)
+            candidates = self.known(asked.candidates, strict=asked.strict)
         user = self.visitor(asked) if isinstance(asked, User) else Visitor()
-        return Query(asked, user, options)
+        return Query(asked, user, options, candidates)
 
     def visitor(self, asked: User) -> Visitor:
         """Return the user of a request; a log is read, which takes milliseconds."""
@@ -224,7 +227,7 @@ class ServedModel:
         ]
 
     def _score(self, queries: Sequence[Query], users: UserHistories) -> list[Answer]:
-        lists = [self.known(query.asked.candidates) for query in queries]
+        lists = [query.candidates for query in queries]
         candidates = [known for known, _ in lists]
         found = self.recommender.score(users, candidates, **queries[0].options)
         rows = pl.DataFrame(found).iter_rows()
