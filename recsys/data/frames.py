@@ -97,10 +97,10 @@ def same_names(names: Iterable[str]) -> str | None:
     """Return two names that are one in SQL, in words; None if there are none."""
     known: dict[str, str] = {}
     for column in names:
-        other = known.setdefault(column.lower(), column)
-        if other is not column:
+        if (other := known.get(column.lower())) is not None:
             same = f"{column!r}"
             return same if other == column else f"{other!r} and {column!r}, which differ in case"
+        known[column.lower()] = column
     return None
 
 
