@@ -18,6 +18,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import recsys
+from recsys.config import TrackingConfig
+from recsys.experiments.results import register
 from tests.helpers.server_process import process
 
 DAY = 86_400_000
@@ -285,16 +287,15 @@ def test_times_are_put_on_the_scale_of_the_log(
 
 
 def served(model: recsys.Recommender) -> Any:
-    """The model as MLflow loads it, by the run that logged it."""
+    """The registered model as MLflow loads it."""
     store = f"sqlite:///{Path('mlflow.db').resolve()}"
     mlflow.set_tracking_uri(store)
     mlflow.set_registry_uri(store)
-    name = model.bundle.path.parent.name
-    run = mlflow.search_runs(search_all_experiments=True, filter_string=f"run_name = '{name}'")
-    return mlflow.pyfunc.load_model(f"runs:/{run['run_id'][0]}/bundle")
+    registered = register(model.bundle.path, "served", tracking=TrackingConfig(uri=store))
+    return mlflow.pyfunc.load_model(registered.uri)
 
 
-def test_a_logged_model_answers_what_is_missing(timed: recsys.Recommender) -> None:
+def test_a_registered_model_answers_what_is_missing(timed: recsys.Recommender) -> None:
     """A left join leaves None, or NaN; rows keep their index, whatever is in other rows."""
     model, at = served(timed), str(BEGIN + 30 * DAY)
     columns: dict[str, Any] = {

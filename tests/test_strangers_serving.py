@@ -125,7 +125,12 @@ IMPOSSIBLE: dict[str, tuple[str, str, Callable[[Path], None], str]] = {
     "no decays": ("attention", WEIGHTS, tensor("head.decays", 0), "'head.decays' is"),
     "infinite weights": ("dot", WEIGHTS, tensor("items.weight", np.inf), "finite .* to inf"),
     "a huge weight": ("attention", COUNTS, setting("weight", 1e308), "weight=1e.308: must be fin"),
-    "huge counts": ("attention", COUNTS, tensor("values", 1e308), "values must be finite"),
+    "huge counts": (
+        "attention",
+        COUNTS,
+        tensor("log_counts.values", 1e308),
+        "values must be finite",
+    ),
     "a deep header": ("attention", COUNTS, header_text(DEEP), "recursion"),
     "recent": ("pctm", BASELINE, setting("recent", 10**9), "recent=1000000000: must be"),
     "half an item": ("pctm", BASELINE, setting("history_length", 2.5), "history_length=2.5: "),

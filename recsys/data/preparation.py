@@ -36,7 +36,7 @@ from recsys.data.sources import find_named_dataset, read_named
 from recsys.data.spark import is_spark_frame, spark_table
 from recsys.data.splits import SplitChoice, chosen_cuts, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, as_polars, open_table, read_table
-from recsys.data.times import units_in
+from recsys.data.times import units_in, units_per_second
 from recsys.errors import InputError
 from recsys.folders.atomic import new_folder, work_folder
 from recsys.folders.locks import sole_use
@@ -316,7 +316,7 @@ def describe(
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {key: value for key, value in settings.items() if key not in _NO_CONTENT}
     counts = count_rows(log.dropped, contents)
-    _warn(log, contents, counts)
+    _warn(log, config, contents, counts)
     return Manifest(
         origin=log.origin,
         log_fingerprint=log.fingerprint,
@@ -355,8 +355,8 @@ def _same(previous: Manifest | None, manifest: Manifest, contents: Contents) -> 
     )
 
 
-def _warn(log: Log, contents: Contents, counts: dict[str, int]) -> None:
-    """Warn of times in two units, of a log with one time, and of copies across the cuts."""
+def _warn(log: Log, config: DataConfig, contents: Contents, counts: dict[str, int]) -> None:
+    """Warn of times in two units, of one time, of short pauses and of copies across the cuts."""
     times, column = contents.arrays["timestamps"], log.columns.timestamp
     if len(units := units_in(times)) > 1:
         logger.warning(
@@ -372,6 +372,12 @@ def _warn(log: Log, contents: Contents, counts: dict[str, int]) -> None:
             "time, no model can learn what comes next, and metrics only tell who likes what: name "
             "another column with --time (in Python time=), or row-order if the rows are in order",
             *(log.origin, column, times[0], f"{len(times):,}"),
+        )
+    gap, second = config.session_gap, units_per_second(int(times[0]))
+    if gap is not None and gap < 60 * second and second > 1:
+        logger.warning(
+            "%s: data.session_gap is %d, %g seconds: if it was meant in seconds, give %d",
+            *(log.origin, gap, gap / second, gap * second),
         )
     _, across = count_copies(**contents.arrays)
     if across:

@@ -254,7 +254,7 @@ def _groups(
     for columns, scores in blocks:
         scores[excluded.within(columns)] = -math.inf
         width = scores.shape[1]
-        size = max(1, min(_GROUP, 1 << (width // (4 * k)).bit_length() >> 1))
+        size = max(1, min(_GROUP, 1 << int(width // (4 * k)).bit_length() >> 1))
         whole = width - width % size
         yield columns.start, scores[:, :whole].unflatten(1, (-1, size))
         if whole < width:

@@ -467,7 +467,6 @@ def test_a_pause_of_seconds_beside_milliseconds_is_warned_of(
     prepare(days(units).vstack(days(units)).vstack(days(units)), config, tmp_path / "data")
     said = [record.getMessage() for record in caplog.records if "session_gap" in record.msg]
     expected = (
-        "the frame: data.session_gap is 1800 milliseconds, 1.8 seconds: if it was meant in "
-        "seconds, give 1800000"
+        "the frame: data.session_gap is 1800, 1.8 seconds: if it was meant in seconds, give 1800000"
     )
     assert said == [expected] * warned
