@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
 import recsys
 from recsys.baselines.tuned import BASELINES
-from recsys.cli import main
 from recsys.cli.options import PANELS
 from recsys.shop.simulation import make_shop
+from tests.helpers.terminal import Terminal
 
 CONFIG = """
 name: small
@@ -27,25 +24,6 @@ model:
 training: {max_epochs: 2, batch_tokens: 2000, learning_rate: 5e-3, refit: true}
 evaluation: {seen: allow, cutoffs: [5, 10]}
 """
-
-
-class Terminal:
-    """Types commands in a folder and reads what they print."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["recsys", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = self._capsys.readouterr()
-        return int(end.value.code or 0), printed.out, printed.err
-
-    def json(self, *words: str) -> Any:
-        status, out, err = self(*words, "--json")
-        assert status == 0, err
-        return json.loads(out)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import polars as pl
 import pytest
 
 import recsys
-from recsys.cli import main
 from recsys.config import Columns, DataConfig, GlobalTime
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from tests.helpers.terminal import Terminal
 
 LOG = """user_id,item_id,timestamp,event
 1,1,2024-01-01,view
@@ -162,20 +161,6 @@ def test_words_that_agree_with_the_config(tmp_path: Path) -> None:
     )
     assert dataset.config.min_user_interactions == 2
     assert dataset.config.duplicates == "first"
-
-
-class Terminal:
-    """Types commands and reads what they print."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["recsys", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = self._capsys.readouterr()
-        return int(end.value.code or 0), printed.out, printed.err
 
 
 @pytest.fixture
