@@ -152,11 +152,14 @@ def dump_experiment(experiment: Experiment) -> str:
 
 
 def flatten(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings by dotted name, as MLflow parameters need them."""
+    """Return the settings by dotted name, as MLflow parameters need them.
+
+    Named conditions of `data.where` are one setting: their names may hold any character.
+    """
 
     def walk(prefix: str, tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in tree.items():
-            if isinstance(value, dict):
+            if isinstance(value, dict) and key != "where":
                 yield from walk(f"{prefix}{key}.", value)
             else:
                 yield f"{prefix}{key}", value

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,13 @@ def test_overrides_are_yaml_and_reach_nested_fields() -> None:
     assert settings["training.loss.calibration"] == 0.5
     assert settings["training.loss.num_negatives"] == 1024
     assert flatten(Experiment())["training.loss"] == "cross_entropy"
+
+
+def test_settings_have_names_that_mlflow_takes() -> None:
+    where = {"discount, fee or entry by hand": "code <> 'M'", "100% off?": "price > 0"}
+    settings = flatten(Experiment(data=DataConfig(where=where)))
+    assert settings["data.where"] == where
+    assert all(re.fullmatch(r"[\w\-. :/]+", name) for name in settings)
 
 
 @pytest.mark.parametrize(
