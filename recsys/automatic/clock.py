@@ -48,8 +48,9 @@ _STEPS_OF_A_PART = 5_000
 by the number of steps then (see the lab log)."""
 _FEWEST_TOKENS = 512
 
-_COUNT_TRIALS = 45
-"""Rankings by counts of a validation target, to weight them: five ways to count, nine weights."""
+_WAYS_TO_COUNT, _WEIGHTS = 8, 9
+"""Rankings by counts of a validation target, to weight them: five ways to count what followed what,
+three shares of the interactions that are the newest; and nine weights for each."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
 _VALID_SHARE, _TEST_SHARE, _WEIGHING_SHARE, _MODEL_SHARE = 0.05, 0.05, 0.03, 0.007
 """Shares of the limit: for weighting counts on the validation targets; for the tests; for weighting
@@ -149,7 +150,7 @@ class Speed:
     def sample_sizes(self, limit: float) -> tuple[int, int, int]:
         """Return how many histories a limit allows: to validate, to test, to weight counts on."""
         counting, ranking = max(self.counting, 1e-12), max(self.ranking, 1e-12)
-        weighing = 1.1 * _COUNT_TRIALS * counting
+        weighing = 1.1 * _WAYS_TO_COUNT * _WEIGHTS * counting
         valid = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
         valid = int(min(max(valid, _LEAST_VALID), _MOST_VALID))
         test = min(_TEST_SHARE * limit / (10 * counting), _TEST_SHARE * limit / (6 * ranking))
@@ -159,9 +160,9 @@ class Speed:
             int(max(_WEIGHING_SHARE * limit / weighing, valid)),
         )
 
-    def seconds_to_weigh(self, histories: int, ranking: float, ways: int = 5) -> float:
+    def seconds_to_weigh(self, histories: int, ranking: float, ways: int = _WAYS_TO_COUNT) -> float:
         """Estimate the seconds in which counts are weighted, for a model that ranks so fast."""
-        return histories * (ways * _COUNT_TRIALS / 5 * self.counting + 2 * ranking)
+        return histories * (ways * _WEIGHTS * self.counting + 3 * ranking)
 
 
 UNKNOWN = Speed(0.0, 0.0, 0.0)

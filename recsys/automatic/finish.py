@@ -15,7 +15,7 @@ from recsys.config import AveragedConfig, Experiment, flatten
 from recsys.errors import InputError, first_line, first_waits
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
-from recsys.experiments.count_weights import GRID, choose_count_ensemble
+from recsys.experiments.count_weights import GRID, RECENT, choose_count_ensemble
 from recsys.experiments.fit import FinalScorer, evaluate_and_write
 from recsys.experiments.results import Run
 from recsys.experiments.trainings import mean_of
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _GAIN = 0.01
 """The share by which a mean must be better on validation than its best member, and a model than the
 best baseline, with counts: less may be chance, and each model takes its time and memory."""
+_WaysToCount = tuple[Sequence[PCTMSettings], Sequence[float]]
+"""Settings of the transition counts, and shares of the interactions that are the newest."""
 _AGAIN = "Ctrl-C again ends the run at once, and the same command resumes it"
 
 
@@ -62,15 +64,19 @@ def choose_members(course: Course, racers: Sequence[Racer]) -> tuple[list[Racer]
         return [best], Choice("model.kind", "one model", reason)
     both, clock = " and ".join(racer.name for racer in racers), course.clock
     ranking = sum(racer.seconds_per_ranking for racer in racers)
-    weighing = course.speed.seconds_to_weigh(len(course.valid.histories), 2 * ranking, 5 + 2)
+    ways = len(GRID) + len(RECENT) + 2 * len(racers)
+    weighing = course.speed.seconds_to_weigh(len(course.valid.histories), 2 * ranking, ways)
     if clock.spent + weighing > course.moment(1.0, *racers):
         reason = f"No time was left to weigh the mean of {both}."
         return [best], Choice("model.kind", "one model", reason)
     course.say(f"weighing the mean of {both}")
-    grid: Sequence[PCTMSettings] = GRID
+    ways_to_count: _WaysToCount = GRID, RECENT
     alone: dict[Racer, float] = {}
-    for racer in racers:  # the first, the winner of the race, chooses the way to count for all
-        alone[racer], grid = _with_counts(course, racer.chosen_experiment, racer.validated(), grid)
+    for racer in racers:  # the first, the winner of the race, chooses the ways to count for all
+        fitted = racer.validated()
+        alone[racer], ways_to_count = _with_counts(
+            course, racer.chosen_experiment, fitted, ways_to_count
+        )
     best, *others = sorted(racers, key=alone.__getitem__, reverse=True)
     members, quality, said = [best], alone[best], list[str]()
     for other in others:
@@ -81,7 +87,7 @@ def choose_members(course: Course, racers: Sequence[Racer]) -> tuple[list[Racer]
         except InputError as error:
             said.append(f"{best.name} is not averaged: {error}.")
             break
-        averaged, _ = _with_counts(course, *mean, grid)
+        averaged, _ = _with_counts(course, *mean, ways_to_count)
         figures = f"validation NDCG@10 with counts {averaged:.4f}, "
         figures += " and ".join(f"{alone[racer]:.4f} of {racer.name}" for racer in tried) + " alone"
         if pays(averaged, quality):
@@ -100,15 +106,15 @@ def pays(mean: float, alone: float) -> bool:
 
 
 def _with_counts(
-    course: Course, experiment: Experiment, fitted: Fitted, grid: Sequence[PCTMSettings]
-) -> tuple[float, Sequence[PCTMSettings]]:
-    """Return the validation NDCG@10 with the best of some counts, and that way to count."""
+    course: Course, experiment: Experiment, fitted: Fitted, ways: _WaysToCount
+) -> tuple[float, _WaysToCount]:
+    """Return the validation NDCG@10 with the best of some ways to count, and those ways alone."""
     if experiment.count_ensemble is None:
-        return _ndcg(fitted.curve.validated()[1]), grid
+        return _ndcg(fitted.curve.validated()[1]), ways
     model, seen = model_scorer(fitted.model, experiment), experiment.evaluation.seen
-    histories, weights = course.dataset.histories("valid"), experiment.count_ensemble.weights
-    choice = choose_count_ensemble(model, histories, course.valid, seen, weights, grid)
-    return _ndcg(choice.ranks), [choice.settings]
+    weights = experiment.count_ensemble.weights
+    choice = choose_count_ensemble(model, course.dataset, course.valid, seen, weights, *ways)
+    return _ndcg(choice.ranks), ([choice.settings], [choice.recent_share])
 
 
 def mean_of_members(
@@ -296,7 +302,9 @@ def _judge(
     """
     quality, alone, counts = _ndcg(final.valid), _ndcg(final.valid_alone), final.count_ensemble
     figures, name = f"{quality:.4f} of {trained.name}", trained.name
-    is_blend = counts is not None and bool(counts.weight or counts.repeat_weight)
+    is_blend = counts is not None and any(
+        (counts.weight, counts.repeat_weight, counts.recent_weight)
+    )
     if is_blend:
         figures = f"{quality:.4f} of {name} with counts, {alone:.4f} of it alone"
     if best is None:
@@ -305,6 +313,8 @@ def _judge(
         return None, figures
     if is_blend and alone < best.ndcg_at_10:
         counted = "transitions_and_repeats" if final.valid.protocol.seen == "allow" else "pctm"
+        if counts is not None and not (counts.weight or counts.repeat_weight):
+            counted = "recent_popularity"
         name = f"{words_for(counted)} with {name}"
         name += " that had no time to learn" * trained.rising
     return name, figures

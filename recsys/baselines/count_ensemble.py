@@ -1,9 +1,10 @@
 """The count ensemble: the scores of a trained model plus weighted counts.
 
 A Transformer trained on tens of thousands of users does not retain what counts know: how often one
-item followed another and, where purchases repeat, how often the user bought each item. The sum
-ranks better than either part. The transition counts are those of `PCTM`; all weights are chosen on
-validation after the model is trained, so nothing leaks into the training.
+item followed another; where purchases repeat, how often the user bought each item; and, where
+tastes move on, what everybody bought of late. The sum ranks better than any part. The transition
+counts are those of `PCTM`; all weights are chosen on validation after the model is trained, so
+nothing leaks into the training.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from recsys.baselines.popularity import RepeatCounts
+from recsys.baselines.counts import item_counts
+from recsys.baselines.popularity import Popularity, RepeatCounts
 from recsys.baselines.saved import opened, read_counts, read_settings, save_counts
 from recsys.baselines.transitions import PCTM
 from recsys.data.histories import Histories
 from recsys.inference.scorer import Blend, Scorer
 
 _HEADER = "recsys.count_ensemble"
+_WEIGHTS = ("weight", "repeat_weight", "recent_weight", "recent_share")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,16 +33,25 @@ class CountEnsemble:
     """Counts and their weights, to be added to the scores of a trained model."""
 
     counts: PCTM
-    """The transition counts."""
+    """The transition counts, with the popularity in the newest share of the interactions."""
     weight: float
     """Weight of the transition counts."""
     repeat_weight: float = 0.0
     """Weight of log(1 + n), where n is how often the user's history has the candidate."""
+    recent_weight: float = 0.0
+    """Weight of log p, where p is the candidate's share of the newest interactions."""
+    recent_share: float = 1.0
+    """The share of all interactions that are the newest ones."""
 
     def added_to(self, model: Scorer) -> Scorer:
         """Return a scorer of the model's scores plus the weighted counts."""
-        repeats = RepeatCounts(model.num_items)
-        return Blend.of([(model, 1.0), (repeats, self.repeat_weight), (self.counts, self.weight)])
+        terms: list[tuple[Scorer, float]] = [
+            (model, 1.0),
+            (RepeatCounts(model.num_items), self.repeat_weight),
+            (self.counts, self.weight),
+            (Popularity(self.counts.log_popularity), self.recent_weight),
+        ]
+        return Blend.of(terms)
 
     def extended_to(self, num_items: int) -> CountEnsemble:
         """Return the ensemble for a larger catalogue, whose new items have no transitions."""
@@ -53,13 +65,16 @@ class CountEnsemble:
         )
         return replace(self, counts=counts)
 
-    def with_new_items(self, histories: Histories, num_items: int) -> CountEnsemble:
+    def with_new_items(
+        self, histories: Histories, newest: Histories, num_items: int
+    ) -> CountEnsemble:
         """Return the ensemble for a larger catalogue, whose new items are counted.
 
         Pairs of known items keep their counts, and so their scores.
 
         Args:
             histories: where pairs with a new item are counted.
+            newest: the newest share of the interactions, where new items are counted.
             num_items: the size of the larger catalogue; its first items are the known ones.
         """
         known = self.counts.num_items
@@ -69,7 +84,7 @@ class CountEnsemble:
         added = (pairs.row > known) | (pairs.col > known)
         new = (pairs.data[added], (pairs.row[added], pairs.col[added]))
         popularity = extended.log_popularity.copy()
-        popularity[known + 1 :] = counted.log_popularity[known + 1 :]
+        popularity[known + 1 :] += np.log1p(item_counts(newest, num_items)[known + 1 :])
         matrix = extended.log_counts + csr_array(new, shape=pairs.shape)
         return replace(self, counts=replace(extended, log_counts=matrix, log_popularity=popularity))
 
@@ -81,6 +96,11 @@ class CountEnsemble:
         total: NDArray[np.float64] = self.weight * followed + self.repeat_weight * repeated
         return total
 
+    def for_all(self, candidates: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return what is added to the scores of candidates [C] whatever the history."""
+        added: NDArray[np.float64] = self.recent_weight * self.counts.log_popularity[candidates]
+        return added
+
     def items_read(self, model: int) -> int | None:
         """Return how many of the newest items influence the sum; None if all do.
 
@@ -91,7 +111,7 @@ class CountEnsemble:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file with the weights and settings as metadata."""
-        weights = {"weight": self.weight, "repeat_weight": self.repeat_weight}
+        weights = {name: getattr(self, name) for name in _WEIGHTS}
         save_counts(self.counts, path, _HEADER, {"weights": weights})
 
     @classmethod
@@ -104,4 +124,4 @@ class CountEnsemble:
         with opened(path, _HEADER, "a count ensemble") as (tensors, facts):
             counts = read_counts(PCTM, tensors, facts, num_items)
             weights = read_settings(dict[str, float], facts["weights"])
-            return cls(counts, weights["weight"], weights["repeat_weight"])
+            return cls(counts, *(weights[name] for name in _WEIGHTS))

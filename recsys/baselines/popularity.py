@@ -59,6 +59,13 @@ def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Hi
     return Histories.from_spans(dataset.items, starts + old[ends] - old[starts], ends)
 
 
+def log_popularity(histories: Histories, num_items: int) -> NDArray[np.float64]:
+    """Return log p of each item [I + 1], its share of the interactions, with one more of each."""
+    counts = 1 + item_counts(histories, num_items)
+    logs: NDArray[np.float64] = np.log(counts / counts[1:].sum())
+    return logs
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PersonalFrequency(Popularity):
     """Scores an item by how often it occurs in the user's own history.

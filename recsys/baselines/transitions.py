@@ -24,7 +24,7 @@ from recsys.baselines.counts import (
     transitions,
     user_items,
 )
-from recsys.baselines.popularity import RepeatCounts
+from recsys.baselines.popularity import RepeatCounts, log_popularity
 from recsys.data.histories import Histories
 
 
@@ -132,8 +132,7 @@ class PCTM(CountScorer):
         distances = np.arange(1, settings.window + 1, dtype=np.float64)
         log_counts = transitions(histories, num_items, distances**-settings.distance_power)
         log_counts.data = np.log1p(log_counts.data / settings.prior)
-        counts = 1 + item_counts(histories, num_items)
-        return cls(log_counts, np.log(counts / counts[1:].sum()), settings)
+        return cls(log_counts, log_popularity(histories, num_items), settings)
 
     @property
     def popularity(self) -> NDArray[np.float64]:

@@ -11,12 +11,16 @@ import numpy as np
 from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.popularity import RepeatCounts
+from recsys.baselines.popularity import (
+    Popularity,
+    RepeatCounts,
+    latest_histories,
+    log_popularity,
+)
 from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
-from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.ranking import rank_targets
@@ -30,6 +34,9 @@ GRID = tuple(
     replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED_PCTM.values(), LAST_ITEM)
 )
 """Settings to try; without popularity, which the model learns by itself."""
+RECENT = (0.3, 0.1, 0.02)
+"""Shares of the interactions to try as the newest ones, whose popularity no model learns: it reads
+histories from every time alike."""
 
 
 class Weighed(NamedTuple):
@@ -51,8 +58,20 @@ class Choice(NamedTuple):
     """Weight of the transition counts; 0 if the model ranks better without them."""
     repeat_weight: float
     """Weight of the repeat counts; 0 if the model ranks better without them."""
+    recent_weight: float
+    """Weight of the recent popularity; 0 if the model ranks better without it."""
+    recent_share: float
+    """The share of the interactions that it is counted in."""
     ranks: RankTable
     """Ranks of the validation targets by the sum of the model and the counts."""
+
+    def counted(self, dataset: PreparedDataset, before: Part) -> CountEnsemble:
+        """Return the count ensemble of all interactions before a part of the split."""
+        counts = PCTM.fit(dataset.histories(before), dataset.num_items, self.settings)
+        newest = latest_histories(dataset, before, self.recent_share)
+        recent = replace(counts, log_popularity=log_popularity(newest, dataset.num_items))
+        weights = self.weight, self.repeat_weight, self.recent_weight, self.recent_share
+        return CountEnsemble(recent, *weights)
 
 
 def fit_count_ensemble(
@@ -69,17 +88,11 @@ def fit_count_ensemble(
     """
     valid, weighing = held_out.valid, held_out.weighed_on
     model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
-    histories = dataset.histories("valid")
     seen = experiment.evaluation.seen
-    choice = choose_count_ensemble(model, histories, weighing, seen, config.weights)
-
-    def counted(part: Histories) -> CountEnsemble:
-        counts = PCTM.fit(part, dataset.num_items, choice.settings)
-        return CountEnsemble(counts, choice.weight, choice.repeat_weight)
-
-    before = after = counted(histories)
+    choice = choose_count_ensemble(model, dataset, weighing, seen, config.weights)
+    before = after = choice.counted(dataset, "valid")
     if "valid" in fitted.trained_on:
-        after = counted(dataset.histories("test"))
+        after = choice.counted(dataset, "test")
     validated = before.added_to(model)
     ranks = choice.ranks if weighing is valid else evaluate(validated, valid, "valid", seen)
     return Weighed(after, validated, ranks)
@@ -87,33 +100,40 @@ def fit_count_ensemble(
 
 def choose_count_ensemble(
     model: Scorer,
-    histories: Histories,
+    dataset: PreparedDataset,
     holdout: Holdout,
     seen: Seen,
     weights: Sequence[float],
     grid: Sequence[PCTMSettings] = GRID,
+    recent: Sequence[float] = RECENT,
 ) -> Choice:
     """Return the settings and weights with the best validation NDCG@10; ties go to the first.
 
-    If seen items are ranked, the repeat counts are weighted first, then the transition counts on
-    top of them. In each step the model scores each history once, and weight 0 is tried too.
+    If seen items are ranked, the repeat counts are weighted first; then the transition counts on
+    top of them, then recent popularity. In each step the model scores each history once, and
+    weight 0 is tried too.
 
     Args:
-        model: a scorer trained on these histories only.
-        histories: the histories of the training part, which are counted.
+        model: a scorer trained on the training part only.
+        dataset: its training part is counted.
         holdout: the validation targets.
         seen: whether the items of the user's history are ranked.
         weights: the weights to try, each above 0.
         grid: the settings to try.
+        recent: the shares of the interactions to try as the newest ones.
     """
-    repeat_weight = 0.0
+    histories, repeat_weight = dataset.histories("valid"), 0.0
     if seen == "allow":
         repeats = RepeatCounts(model.num_items)
         _, repeat_weight, _ = _best_weight([repeats], model, weights, holdout, seen)
         model = Blend.of([(model, 1.0), (repeats, repeat_weight)])
     counts = [PCTM.fit(histories, model.num_items, settings) for settings in grid]
-    index, weight, ranks = _best_weight(counts, model, weights, holdout, seen)
-    return Choice(grid[index], weight, repeat_weight, ranks)
+    index, weight, _ = _best_weight(counts, model, weights, holdout, seen)
+    model = Blend.of([(model, 1.0), (counts[index], weight)])
+    newest = [latest_histories(dataset, "valid", share) for share in recent]
+    popular = [Popularity(log_popularity(some, model.num_items)) for some in newest]
+    share, recent_weight, ranks = _best_weight(popular, model, weights, holdout, seen)
+    return Choice(grid[index], weight, repeat_weight, recent_weight, recent[share], ranks)
 
 
 def _best_weight(

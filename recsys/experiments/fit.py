@@ -247,6 +247,7 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
     if count_ensemble is not None:
         costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
         costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
+        costs[artifacts.RECENT_WEIGHT] = count_ensemble.recent_weight
     with phases.timed("writing"):
         with new_folder(out) as folder:
             ModelBundle.write(

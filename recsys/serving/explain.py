@@ -117,6 +117,7 @@ def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np
         contributions += np.stack(
             [counts.contributions(history.items, candidate) for candidate in candidates.tolist()]
         ).astype(np.float32)
+        rests = rests + counts.for_all(candidates).astype(np.float32)
     return contributions, rests
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 import torch
 
+from recsys.baselines.popularity import latest_histories
 from recsys.config import CategoriesFeature
 from recsys.data.features.encoders import VECTORS, FeatureEncoder, ItemVectors, save_vectors
 from recsys.data.histories import PAD
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.tables import TableSource, read_table
 from recsys.data.values import converted
 from recsys.data.vocabulary import Vocabulary
@@ -187,7 +188,8 @@ def extend(
     ours = np.concatenate([[PAD], Vocabulary(items["item_id"]).encode(dataset.vocabulary.ids)])
     mapped = replace(dataset, items=ours.astype(np.int32)[dataset.items])
     trained_on = bundle.manifest.protocol.trained_on
-    histories = mapped.histories("test" if "valid" in trained_on else "valid")
+    before: Part = "test" if "valid" in trained_on else "valid"
+    histories = mapped.histories(before)
     model = empty_model(bundle.experiment, items, len(items), bundle.encoders, vectors)
     known = np.arange(len(items) + 1, dtype=np.int32)
     known[bundle.num_items + 1 :] = PAD
@@ -197,7 +199,8 @@ def extend(
         model.load_state_dict(earlier.grown(model, histories))
     counts = bundle.count_ensemble
     if counts is not None:
-        counts = counts.with_new_items(histories, len(items))
+        newest = latest_histories(mapped, before, counts.recent_share)
+        counts = counts.with_new_items(histories, newest, len(items))
     seen = len(np.unique(histories.items[histories.items > bundle.num_items]))
     logger.info(
         "%d new items, %d of them in the histories of %s",

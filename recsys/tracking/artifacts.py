@@ -23,6 +23,7 @@ PRECISION = "precision"
 """The parameter for the precision that ``training.precision: auto`` became."""
 COUNT_WEIGHT = "count_ensemble_weight"
 REPEAT_WEIGHT = "count_ensemble_repeat_weight"
+RECENT_WEIGHT = "count_ensemble_recent_weight"
 
 COSTS = (FIT_SECONDS, PEAK_MEMORY, PARAMETERS)
 """The costs that a comparison shows."""

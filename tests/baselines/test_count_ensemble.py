@@ -20,7 +20,7 @@ from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import DotProduct, TargetAttention, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.holdout import Holdout
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, evaluate
 from recsys.experiments.count_weights import choose_count_ensemble
@@ -58,6 +58,30 @@ def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
     return Holdout(users, np.array(targets, dtype=np.int32), users, users, known, dropped=0)
 
 
+@pytest.fixture
+def logged(tmp_path: Path) -> Callable[[Histories], PreparedDataset]:
+    """A dataset whose training part has these histories, of items whose ids are their tokens."""
+
+    def prepared(histories: Histories) -> PreparedDataset:
+        lists = [histories[user : user + 1].items.tolist() for user in range(len(histories))]
+        rows = [
+            (user, item, time)
+            for user, items in enumerate(lists)
+            for time, item in enumerate([*items, 1, 1])  # two are held out
+        ]
+        log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+        dataset = prepare(log, out=tmp_path / "data")
+        assert np.array_equal(dataset.histories("valid").items, histories.items)
+        return dataset
+
+    return prepared
+
+
+@pytest.fixture
+def dataset(logged: Callable[[Histories], PreparedDataset]) -> PreparedDataset:
+    return logged(HISTORIES)
+
+
 def count_ensemble(
     weight: float = 2.0, settings: PCTMSettings = SETTINGS, repeat_weight: float = 0.0
 ) -> CountEnsemble:
@@ -86,17 +110,15 @@ def test_repeat_counts_are_added_separately(weight: float) -> None:
     assert parts.sum() == pytest.approx((scores - model.score(history)[0])[4].item(), abs=1e-5)
 
 
-def test_repeat_counts_are_weighted_only_if_seen_items_are_ranked() -> None:
+def test_repeat_counts_are_weighted_only_if_seen_items_are_ranked(dataset: PreparedDataset) -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     again = holdout([[1, 1, 4], [4, 4]], [1, 4])
-    choice = choose_count_ensemble(model, HISTORIES, again, "allow", [0.01, 8.0], [SETTINGS])
+    choice = choose_count_ensemble(model, dataset, again, "allow", [0.01, 8.0], [SETTINGS])
     assert choice.repeat_weight == 8
     assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
     new = holdout([[1], [4, 1]], [2, 2])
     assert (
-        choose_count_ensemble(
-            model, HISTORIES, new, "filter", [0.01, 8.0], [SETTINGS]
-        ).repeat_weight
+        choose_count_ensemble(model, dataset, new, "filter", [0.01, 8.0], [SETTINGS]).repeat_weight
         == 0
     )
 
@@ -111,22 +133,24 @@ def test_the_contributions_add_up_to_the_counts_score() -> None:
         assert parts.sum() == pytest.approx(whole[candidate].item(), abs=1e-5)
 
 
-def test_validation_chooses_the_weight_and_scores_each_history_once() -> None:
+def test_validation_chooses_the_weight(dataset: PreparedDataset) -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     valid = holdout([[1], [4, 1]], [2, 2])
-    choice = choose_count_ensemble(model, HISTORIES, valid, "filter", [0.01, 1.0], [SETTINGS])
+    choice = choose_count_ensemble(model, dataset, valid, "filter", [0.01, 1.0], [SETTINGS])
     assert (choice.settings, choice.weight) == (
         SETTINGS,
         1.0,
     )  # log 7 outweighs .9; a hundredth does not
-    assert model.scored == 2
+    assert model.scored == 2 * len(valid.histories)  # transitions, then recent popularity
     best = CountEnsemble(PCTM.fit(HISTORIES, 5, SETTINGS), 1.0).added_to(model)
     expected = evaluate(best, valid, "valid", "filter")
     assert choice.ranks.frame.equals(expected.frame)
     assert choice.ranks.protocol == expected.protocol
 
 
-def test_where_the_last_item_alone_tells_the_next_one_it_alone_votes() -> None:
+def test_where_the_last_item_alone_tells_the_next_one_it_alone_votes(
+    logged: Callable[[Histories], PreparedDataset],
+) -> None:
     # Walks that hop at random: pairs at larger distances, which the other ways count, mislead.
     rng = np.random.default_rng(0)
     after = np.argsort(rng.random((41, 40)), axis=1)[:, :2] + 1
@@ -136,15 +160,37 @@ def test_where_the_last_item_alone_tells_the_next_one_it_alone_votes() -> None:
             walk.append(int(after[walk[-1], int(rng.random() < 0.3)]))
     held_out = holdout([walk[:-1] for walk in walks], [walk[-1] for walk in walks])
     histories = Histories.from_lists([walk[:-1] for walk in walks])
-    choice = choose_count_ensemble(Fixed(*[0.0] * 40), histories, held_out, "allow", [1.0])
+    choice = choose_count_ensemble(Fixed(*[0.0] * 40), logged(histories), held_out, "allow", [1.0])
     assert choice.settings.window == choice.settings.history_length == 1
 
 
-def test_harmful_counts_get_the_weight_0() -> None:
+def test_what_sells_of_late_is_weighted_where_tastes_move_on(
+    logged: Callable[[Histories], PreparedDataset], tmp_path: Path
+) -> None:
+    old, new = [[1, 2, 3, 4]] * 30, [[1, 2, 3, 4, 5]] * 30  # 5 is bought last, and follows all
+    dataset = logged(Histories.from_lists([*old, *new]))
+    model, valid = Fixed(0.0, 0.0, 0.9, 0.8, 0.5), holdout([[1], [4]], [5, 5])
+    choice = choose_count_ensemble(
+        model, dataset, valid, "allow", [0.01, 1.0], [SETTINGS], [1.0, 0.1]
+    )
+    assert choice.recent_share == 0.1
+    ensemble = choice.counted(dataset, "valid")
+    assert ensemble.recent_weight == choice.recent_weight
+    scorer = ensemble.added_to(model)
+    assert evaluate(scorer, valid, "valid", "allow").frame.equals(choice.ranks.frame)
+    candidates = np.array([5, 4], dtype=np.int32)
+    added = ensemble.for_all(candidates)
+    assert added[0] > added[1] + 1
+    ensemble.save(tmp_path / "counts.safetensors")
+    again = CountEnsemble.load(tmp_path / "counts.safetensors", 5)
+    assert np.array_equal(again.for_all(candidates), added)
+
+
+def test_harmful_counts_get_the_weight_0(dataset: PreparedDataset) -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     valid = holdout([[1], [4, 1]], [5, 5])
-    choice = choose_count_ensemble(model, HISTORIES, valid, "filter", [0.01, 1.0], [SETTINGS])
-    assert choice.weight == 0
+    choice = choose_count_ensemble(model, dataset, valid, "filter", [0.01, 1.0], [SETTINGS])
+    assert choice.weight == choice.recent_weight == 0
     assert choice.ranks.frame.equals(evaluate(model, valid, "valid", "filter").frame)
 
 
@@ -238,13 +284,14 @@ def test_a_bundle_scores_and_explains_with_its_count_ensemble(
     model = tiny_model(experiment, tiny_dataset.num_items)
     counts = PCTM.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items, SETTINGS)
     alone = ModelBundle.write(tmp_path / "alone", model, experiment, tiny_dataset, ("train",))
-    given = CountEnsemble(counts, 2.0)
+    given = CountEnsemble(counts, 2.0, recent_weight=0.5)
     bundle = ModelBundle.write(
         tmp_path / "both", model, experiment, tiny_dataset, ("train",), count_ensemble=given
     )
     history = ["hat", "boots", "gloves", "boots", "jacket"]  # the model reads the newest three
     tokens = bundle.vocabulary.encode(pl.Series(history))
     counted = 2 * counts.score(Histories.from_lists([tokens]))[0]
+    counted = counted.numpy() + 0.5 * counts.log_popularity
     for item in ["boots", "socks"]:
         token = bundle.vocabulary.encode(pl.Series([item])).item()
         score = Recommender(bundle).score([history], [item])["score"].item()
