@@ -19,7 +19,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import GuessedColumns, guess_columns
-from recsys.data.database import MISSING_WORDS, WHOLE, database, name, text
+from recsys.data.database import MISSING_WORDS, WHOLE, cursor, name, text
 from recsys.data.tables import OpenTable, as_polars, decoded, typed
 from recsys.data.times import (
     date_of_form,
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
+BLOCK = 1 << 20
+"""Interactions that are read at a time."""
 SAMPLE_ROWS = 1_000
 """The number of first rows whose values help to guess columns."""
 _CLOSER_LOOKS = (100_000, 1_000_000)
@@ -196,6 +198,11 @@ class Log:
         """Return the rows of a query."""
         return as_polars(self.connection.sql(query).to_arrow_table())
 
+    def blocks(self, query: str) -> Iterator[pl.DataFrame]:
+        """Yield the rows of a query, `BLOCK` at a time."""
+        for batch in self.connection.sql(query).to_arrow_reader(BLOCK):
+            yield as_polars(pa.Table.from_batches([batch]))
+
     @property
     def ordered_by(self) -> str:
         """A description of the total order."""
@@ -231,8 +238,8 @@ class Log:
 
         def parts(column: str) -> Iterator[pl.Series]:
             query = f"select {numbers.get(column, name(column))} as value from log order by ord"
-            for batch in self.connection.sql(query).to_arrow_reader(1 << 20):
-                values = as_polars(pa.Table.from_batches([batch]))["value"].alias(column)
+            for block in self.blocks(query):
+                values = block["value"].alias(column)
                 yield ids[column].gather(values) if column in ids else values
 
         return table_sha256_of_parts(types, self.rows, parts)
@@ -327,8 +334,9 @@ class _Rows:
         query = self.source.selected([*needed.values()])
         run = self.log.connection.execute
         chosen = ", ".join(f"{name(their)} as {name(own)}" for own, their in needed.items())
+        staged = f"create or replace temp table staged as select {chosen} from ({query})"
         with self.source.errors():
-            run(f"create or replace temp table staged as select {chosen} from ({query})")
+            (self.log.rows,) = self.log.first(staged)
         relation = self.log.connection.table("staged")
         self.types = dict(zip(relation.columns, map(str, relation.types), strict=True))
         for column, kind in self.types.items():
@@ -346,11 +354,15 @@ class _Rows:
 
     def drop_blank(self, columns: Sequence[str]) -> None:
         """Drop the rows without a value in any of some columns."""
-        (rows,) = self.facts("count(*)")
         blank = [f"{name(column)} is null" for column in columns if column in self.types]
         self.are_left += f" and not ({' and '.join(blank) or 'false'})"
-        (self.log.rows,) = self.facts("count(*)")
-        self.log.count_drop("blank rows", rows - self.log.rows)
+        self._left("blank rows")
+
+    def _left(self, reason: str) -> None:
+        """Count the rows that are left, and those that were dropped before."""
+        (rows,) = self.facts("count(*)")
+        self.log.count_drop(reason, self.log.rows - rows)
+        self.log.rows = rows
 
     def distinct_users(self) -> pl.Series:
         column = self.roles["user_id"]
@@ -367,7 +379,7 @@ class _Rows:
         connection, origin = self.log.connection, self.source.origin
         every, ids = self.are_left, (self.roles["user_id"], self.roles["item_id"])
         for number, (reason, condition) in enumerate(conditions.items()):
-            (rows,), choices = self.facts("count(*)"), {}
+            rows, choices = self.log.rows, {}
             for column in condition.columns:
                 kind = self.types.get(column, "BIGINT")
                 choices[column] = choices_of(connection, "staged", condition, column, kind, every)
@@ -375,14 +387,14 @@ class _Rows:
                     choices[column][1] = f"present({name(column)})"
             held = f"held{number}"
             select_rows(connection, "staged", condition, choices, origin, held, self.are_left)
-            left = int(self.log.first(f"select count(*) from {held}")[0])
-            self.log.dropped[reason] = rows - left
-            if rows and not left:
+            self.are_left = f"rowid in (select row_id from {held})"
+            self.log.dropped.setdefault(reason, 0)  # which says that it dropped none
+            self._left(reason)
+            if rows and not self.log.rows:
                 kinds = kinds_in(connection, "staged", condition.columns)
                 error = holds_nowhere(condition.written, kinds, rows, origin)
                 error.users = self.log.all_users
                 raise error
-            self.are_left = f"rowid in (select row_id from {held})"
 
     # --- Types -----------------------------------------------------------------------------------
 
@@ -643,7 +655,7 @@ def log_of_rows(
 
     Rows of one user and time remain in the order in which they are given; other columns stay.
     """
-    connection = connection or database()
+    connection = connection or cursor()
     log = Log(connection, origin, columns, tuple(keep), rows=len(rows))
     connection.register("given rows", rows.with_row_index("row").to_arrow())
     connection.execute(

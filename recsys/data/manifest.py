@@ -112,8 +112,8 @@ class Manifest(FolderManifest):
     counts: dict[str, int]
     """Sizes of the log and of the dataset; see `recsys.data.manifest.count_rows`."""
     dropped: dict[str, int] = Field(default_factory=dict)
-    """The number of dropped rows of the source, by reason: those of data.drop, the names of the
-    settings that drop rows, and blank rows. They and the interactions add up to the rows read."""
+    """The number of dropped rows of the source, by reason: names of conditions and of settings that
+    drop rows, and blank rows. They and the interactions add up to the rows read."""
     appended: tuple[AppendedLog, ...] = ()
     """The logs that were appended, the earliest first."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 
 from recsys.config import Backtest, DataConfig
 from recsys.data.database import in_one_line
+from recsys.data.database import name as quoted
 from recsys.data.entity_tables import feature_tables
 from recsys.data.frames import readable_again
 from recsys.data.histories import PAD
-from recsys.data.log import KEPT, Log, filter_log, read_log, settle
+from recsys.data.log import BLOCK, KEPT, Log, filter_log, read_log, settle
 from recsys.data.manifest import (
     OUTSIDE,
     AppendedLog,
@@ -35,7 +37,7 @@ from recsys.data.settings import Engine
 from recsys.data.sources import find_named_dataset, read_named
 from recsys.data.spark import is_spark_frame, spark_table
 from recsys.data.splits import SplitChoice, chosen_cuts, folds, user_blocks
-from recsys.data.tables import OpenTable, TableSource, as_polars, open_table, read_table
+from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in, units_per_second
 from recsys.errors import InputError
 from recsys.folders.atomic import new_folder, work_folder
@@ -46,8 +48,6 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
-_BLOCK = 1 << 20
-"""Interactions that are read at a time."""
 _NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 
@@ -202,9 +202,7 @@ def build(
         f"row_number() over (order by {first}, u) - 1 as number from "
         f"(select u, count(*) as n from log group by u) join users using (u){joined}"
     )
-    spans = as_polars(
-        log.connection.sql("select user_id, n from spans order by number").to_arrow_table()
-    )
+    spans = log.frame("select user_id, n from spans order by number")
     offsets = np.concatenate([[0], np.cumsum(spans["n"].to_numpy().astype(np.int64))])
     tokens = _new_array(folder / "items.npy", log.rows, np.int32)
     times = _new_array(folder / "timestamps.npy", log.rows, np.int64)
@@ -212,24 +210,24 @@ def build(
     source = "log" if known is None else "log join spans using (u)"
     at = 0
     query = f"select i, timestamp from {source} order by {order}"
-    for batch in log.connection.sql(query).to_arrow_reader(_BLOCK):
-        span = slice(at, at + len(batch))
-        tokens[span] = batch.column(0).to_numpy()  # numbers of the log's items for now
-        times[span] = batch.column(1).to_numpy()
-        at += len(batch)
+    for block in log.blocks(query):
+        span = slice(at, at + len(block))
+        tokens[span] = block["i"].to_numpy()  # numbers of the log's items for now
+        times[span] = block["timestamp"].to_numpy()
+        at += len(block)
     split, cuts = chosen_cuts(config.split, choose_split, times, offsets)
     item_ids = log.ids("item_id")
     inside = np.zeros(len(item_ids), dtype=np.bool_)
-    for low, high in user_blocks(offsets, _BLOCK):
+    for low, high in user_blocks(offsets, BLOCK):
         start, end = int(offsets[low]), int(offsets[high])
         ends = offsets[low:high] + cuts[low:high, 1]
         rows = np.arange(start, end) < np.repeat(ends, np.diff(offsets[low : high + 1]))
         inside[tokens[start:end][rows]] = True
     catalogue, token_of = _tokens(item_ids, inside, known)
     outside = [np.empty(0, dtype=np.int32)]
-    for low in range(0, log.rows, _BLOCK):
-        numbers = np.array(tokens[low : low + _BLOCK])
-        tokens[low : low + _BLOCK] = token_of[numbers]
+    for low in range(0, log.rows, BLOCK):
+        numbers = np.array(tokens[low : low + BLOCK])
+        tokens[low : low + BLOCK] = token_of[numbers]
         outside.append(numbers[token_of[numbers] == PAD])
     for mapped in (tokens, times):
         mapped.flush()
@@ -245,16 +243,10 @@ def build(
         spans["user_id"], catalogue, users, items, config, log.columns, log.origin
     )
 
-    def kept() -> Any:
-        chosen = ", ".join(
-            f'"{(KEPT + column).replace(chr(34), chr(34) * 2)}"' for column in log.keep
-        )
-        for batch in log.connection.sql(
-            f"select {chosen} from {source} order by {order}"
-        ).to_arrow_reader(_BLOCK):
-            yield as_polars(pa.Table.from_batches([batch])).rename(
-                lambda column: column.removeprefix(KEPT)
-            )
+    def kept() -> Iterator[pl.DataFrame]:
+        chosen = ", ".join(quoted(KEPT + column) for column in log.keep)
+        for block in log.blocks(f"select {chosen} from {source} order by {order}"):
+            yield block.rename(lambda column: column.removeprefix(KEPT))
 
     unlisted = item_ids.gather(np.concatenate(outside)).alias("item_id")
     return Contents(

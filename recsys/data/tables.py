@@ -58,6 +58,8 @@ _LONGEST_LINE = 2_000_000
 _BLOCK = 1 << 24
 _SMALL = 1 << 23
 """Bytes that one thread reads as fast as several."""
+_NEEDED = 16
+"""Tables of a log take less than so many times its size."""
 
 
 class _Folder:
@@ -262,8 +264,8 @@ def _open_frame(frame: IntoFrame, origin: str, work: Path | None, memory: int | 
     table, unreadable, index = open_frame(frame, origin)
     if (twice := same_names([*table.column_names, *unreadable])) is not None:
         raise InputError(f"{origin}: two columns are named {twice}")
-    is_small = table.nbytes < _SMALL
-    connection = cursor() if work is None else database((), work, memory, is_small=is_small)
+    is_small = work is None or table.nbytes < min(_SMALL, (memory or _SMALL) // _NEEDED)
+    connection = cursor() if is_small else database((), work, memory)
     try:
         connection.register("frame of the caller", table)
         query = 'select * from "frame of the caller"'

@@ -30,36 +30,41 @@ _CLASSES = {
 _ORDERS = {f"COMPARE_{order}THAN" for order in ("GREATER", "LESS")}
 _ORDERS |= {f"{order}OREQUALTO" for order in _ORDERS} | {"COMPARE_BETWEEN"}
 _MOST_CHOICES = 64
-_COMPUTING = (
-    "+ - * / // % ^ ** & | << >> @ || ~~ !~~ ~~* !~~* ~~~ abs sign round floor ceil ceiling trunc "
-    "even sqrt cbrt exp ln log log2 log10 pow power mod gcd lcm xor pi sin cos tan asin acos atan "
-    "atan2 degrees radians greatest least nullif if isnan isinf isfinite "
-    "lower upper lcase ucase length len strlen char_length character_length left right substr "
-    "substring trim ltrim rtrim replace translate reverse concat concat_ws starts_with ends_with "
-    "prefix suffix contains instr strpos position overlay split string_split str_split split_part "
-    "ascii unicode chr ord md5 sha256 hex strip_accents nfc_normalize levenshtein hamming jaccard "
-    "jaro_similarity like_escape not_like_escape ilike_escape not_ilike_escape regexp_matches "
-    "regexp_full_match regexp_extract regexp_extract_all regexp_replace regexp_escape "
-    "year month day hour minute second millisecond microsecond quarter week weekofyear yearweek "
-    "weekday dayofweek dayofmonth dayofyear isodow isoyear decade century julian epoch epoch_ms "
-    "epoch_us epoch_ns date_part datepart date_trunc datetrunc date_diff datediff date_sub datesub "
-    "date_add last_day dayname monthname time_bucket timezone make_date make_time make_timestamp "
-    "to_timestamp strftime strptime try_strptime to_years to_months to_weeks to_days to_hours "
-    "to_minutes to_seconds to_milliseconds to_microseconds "
-    "list_value list_contains list_has list_has_any list_has_all list_position list_extract "
-    "list_element list_distinct list_unique list_sort array_length array_contains array_has "
-    "array_extract element_at"
+_COMPUTING = frozenset(
+    """
+    + - * / // % ^ ** & | << >> @ || ~~ !~~ ~~* !~~* ~~~ abs sign round floor ceil ceiling trunc
+    even sqrt cbrt exp ln log log2 log10 pow power mod gcd lcm xor pi sin cos tan asin acos atan
+    atan2 degrees radians greatest least nullif if isnan isinf isfinite lower upper lcase ucase
+    length len strlen char_length character_length left right substr substring trim ltrim rtrim
+    replace translate reverse concat concat_ws starts_with ends_with prefix suffix contains instr
+    strpos position overlay split string_split str_split split_part ascii unicode chr ord md5
+    sha256 hex strip_accents nfc_normalize levenshtein hamming jaccard jaro_similarity like_escape
+    not_like_escape ilike_escape not_ilike_escape regexp_matches regexp_full_match regexp_extract
+    regexp_extract_all regexp_replace regexp_escape year month day hour minute second millisecond
+    microsecond quarter week weekofyear yearweek weekday dayofweek dayofmonth dayofyear isodow
+    isoyear decade century julian epoch epoch_ms epoch_us epoch_ns date_part datepart date_trunc
+    datetrunc date_diff datediff date_sub datesub date_add last_day dayname monthname time_bucket
+    timezone make_date make_time make_timestamp to_timestamp strftime strptime try_strptime
+    to_years to_months to_weeks to_days to_hours to_minutes to_seconds to_milliseconds
+    to_microseconds list_value list_contains list_has list_has_any list_has_all list_position
+    list_extract list_element list_distinct list_unique list_sort array_length array_contains
+    array_has array_extract element_at
+    """.split()  # noqa: SIM905 - to be read
 )
 """Functions of numbers, text, dates and lists that compute from their arguments alone."""
-_OF_ROWS = (
-    "count count_star count_if sum avg mean median mode min max any_value first last arg_min "
-    "arg_max min_by max_by bool_and bool_or stddev stddev_pop stddev_samp variance var_pop "
-    "var_samp quantile quantile_cont quantile_disc row_number rank dense_rank percent_rank "
-    "cume_dist ntile lag lead first_value last_value nth_value"
+_OF_ROWS = frozenset(
+    """
+    count count_star count_if sum avg mean median mode min max any_value first last arg_min
+    arg_max min_by max_by bool_and bool_or stddev stddev_pop stddev_samp variance var_pop var_samp
+    quantile quantile_cont quantile_disc row_number rank dense_rank percent_rank cume_dist ntile
+    lag lead first_value last_value nth_value
+    """.split()  # noqa: SIM905 - to be read
 )
 """Functions of several rows, which need a window."""
-_OF_UNITS = (
-    "date_part datepart date_trunc datetrunc date_diff datediff date_sub datesub strftime timezone"
+_OF_UNITS = frozenset(
+    """
+    date_part datepart date_trunc datetrunc date_diff datediff date_sub datesub strftime timezone
+    """.split()  # noqa: SIM905 - to be read
 )
 """Functions of dates with a word or a form."""
 _SHOWN = 5
@@ -186,11 +191,10 @@ def _expressions(tree: object) -> Iterator[dict[str, Any]]:
 
 def _refuse_function(function: Mapping[str, Any], refuse: Callable[[str], InputError]) -> None:
     called = function["function_name"]
-    computing, of_rows = _COMPUTING.split(), _OF_ROWS.split()
-    known = called in computing or called in of_rows
+    known = called in _COMPUTING or called in _OF_ROWS
     if function.get("schema") or function.get("catalog") or not known:
         raise refuse(f"{called} is no function that a condition may call")
-    if function["class"] == "FUNCTION" and called in of_rows:
+    if function["class"] == "FUNCTION" and called in _OF_ROWS:
         raise refuse(f"{called} compares rows with others: write {called}(…) over ()")
 
 
@@ -213,7 +217,7 @@ def _beside_text(node: Mapping[str, Any]) -> list[str]:
     """Return the columns that a comparison or a function compares with text."""
     if node["class"] in ("CAST", "CASE", "CONJUNCTION") or not _texts_in(node):
         return []
-    if node.get("function_name") in _OF_UNITS.split():
+    if node.get("function_name") in _OF_UNITS:
         return []
     return [side["column_names"][0] for side in _sides(node) if side.get("class") == "COLUMN_REF"]
 

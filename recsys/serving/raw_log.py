@@ -99,7 +99,7 @@ def read_raw_log(
 ) -> RawLog:
     """Read the histories of a raw log as those of a dataset prepared with these settings.
 
-    Rows are dropped by the same rules (``data.drop``), sorted and freed of duplicates. With
+    Rows are dropped by the same conditions (``data.where``), sorted and freed of duplicates. With
     ``data.session_gap`` a user's history is the newest session, under the user's own id: the
     session USER#n with the largest n. Minimum numbers of interactions and the end of the split do
     not apply. A user whose rows are all dropped has an empty history.
