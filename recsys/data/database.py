@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -131,9 +132,9 @@ def database(
     allowed = [path.resolve() for path in paths]
     folders = [*(path for path in allowed if path.is_dir()), *([work] if work else [])]
     files = [path for path in allowed if not path.is_dir()]
-    base.execute("set TimeZone = 'UTC'")
+    base.execute("set global TimeZone = 'UTC'")
     with suppress(duckdb.Error):  # a notebook without ipywidgets has no bar, and refuses
-        base.execute("set enable_progress_bar = false")
+        base.execute("set global enable_progress_bar = false")
     base.execute(f"set temp_directory = {text(work / 'spilled' if work else '')}")
     base.execute(f"set allowed_directories = {texts(folders)}")
     base.execute(f"set allowed_paths = {texts(files)}")
@@ -145,16 +146,23 @@ def database(
 
 
 @cache
-def _shared() -> duckdb.DuckDBPyConnection:
-    return database(is_small=True)
+def _shared() -> tuple[duckdb.DuckDBPyConnection, tempfile.TemporaryDirectory[str]]:
+    copies = tempfile.TemporaryDirectory(prefix="recsys-")
+    return database([Path(copies.name)], is_small=True), copies
 
 
 def cursor() -> duckdb.DuckDBPyConnection:
-    """Return a connection for frames in memory, which reads no path; its tables must be temporary.
+    """Return a connection for frames and small files; its tables must be temporary.
 
-    A database takes a tenth of a second to make, and a connection to one that is there nothing.
+    A database takes 50 ms to make and to leave, and a connection to one that is there nothing. It
+    reads no path but `small_files`.
     """
-    return _shared().cursor()
+    return _shared()[0].cursor()
+
+
+def small_files() -> Path:
+    """Return the folder for copies of the small files that this process reads just now."""
+    return Path(_shared()[1].name)
 
 
 def computed(values: pl.Series, expression: str) -> pl.Series:
@@ -169,13 +177,13 @@ def computed(values: pl.Series, expression: str) -> pl.Series:
     return cast("pl.DataFrame", pl.from_arrow(found))["v"].alias(values.name)
 
 
-def reason(error: Exception) -> str:
+def reason(said: object) -> str:
     r"""Return what an error of DuckDB says, without its advice on settings of DuckDB.
 
     >>> reason(duckdb.ConversionException("Conversion Error: Could not convert\n\nLINE 1: select"))
     'Could not convert'
     """
-    said = str(error)
+    said = str(said)
     for end in ("\n\n", "Possible fixes", "Possible Solution", "LINE 1", "\n  file = "):
         said = said.partition(end)[0]
     kind, colon, rest = said.partition(" Error: ")

@@ -30,6 +30,7 @@ from recsys.data.times import (
     sure_form,
     tells_no_form,
 )
+from recsys.data.values import inexact
 from recsys.data.where import Condition, choices_of, holds_nowhere, kinds_in, parse, select_rows
 from recsys.errors import InputError
 from recsys.folders.digests import table_sha256_of_parts
@@ -48,8 +49,8 @@ _MOST_COLUMNS = 1_000
 """Columns among which others than the given ones are guessed: the first ones."""
 _LISTED = 10
 """Unused columns that are named."""
-_EXACT = {"FLOAT": (32, 24), "DOUBLE": (64, 53)}
-"""The bits of each type of floats, and those of the integers that it tells apart."""
+_FLOATS = {"FLOAT": 32, "DOUBLE": 64}
+"""The bits of each type of floats."""
 _WHOLE_FLOAT = r"-?[0-9]{1,15}\.0"
 """An integer as pandas writes it if some are missing in the column."""
 _ROUNDED = r"-?\d[.,]\d+E\+(?:0[5-9]|[1-9]\d)"
@@ -433,13 +434,8 @@ class _Rows:
             raise InputError(f"{place}: {rule}: {value!r}")
 
     def _refuse_inexact(self, role: str, kind: str, remedy: str) -> None:
-        size, bits = _EXACT[kind]
-        column = name(self.roles[role])
-        self.refuse(
-            role,
-            f"abs({column}) >= 2.0 ** {bits} and not isnan({column})",
-            f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source",
-        )
+        column, (bits, rule) = name(self.roles[role]), inexact(_FLOATS[kind], remedy)
+        self.refuse(role, f"abs({column}) >= 2.0 ** {bits} and not isnan({column})", rule)
 
     def _value(self, role: str) -> tuple[str, str]:
         """Return the values of a role in SQL, and their type; bytes are text."""
@@ -464,10 +460,10 @@ class _Rows:
         if kind == "VARCHAR":
             return self._ids_of_text(role, sql, place)
         self.refuse(role, f"{sql} is null", "an id is missing", droppable=True)
-        if kind in _EXACT:
+        if kind in _FLOATS:
             self.refuse(role, f"isnan({sql})", "an id is missing")
             self._refuse_inexact(role, kind, "ids integers or text")
-        is_float = kind in _EXACT or kind.startswith("DECIMAL")
+        is_float = kind in _FLOATS or kind.startswith("DECIMAL")
         if not (self.facts(f"bool_and({sql} = floor({sql}))")[0] if is_float else kind in WHOLE):
             raise InputError(f"{place}: ids must be integers or text, not {kind}")
         self.refuse(role, f"try_cast({sql} as bigint) is null", "an id of more than 64 bits")
@@ -493,11 +489,12 @@ class _Rows:
         if whole and (dotted or self.source.is_text):
             return f"regexp_replace({value}, '\\.0$', '')::bigint" if dotted else f"{value}::bigint"
         if scientific:
-            is_rounded = f"regexp_full_match({value}, '{_ROUNDED}')"
+            is_rounded = f"regexp_full_match(value_, '{_ROUNDED}')"
             rounded, first, others = self.facts(
-                f"count(distinct {value}) filter ({is_rounded})",
-                f"min({value}) filter ({is_rounded})",
-                f"count(*) filter (number_in(replace({value}, ',', '.')) is null)",
+                f"count(distinct value_) filter ({is_rounded})",
+                f"min(value_) filter ({is_rounded})",
+                "count(*) filter (number_in(replace(value_, ',', '.')) is null)",
+                value=value,
             )
             if rounded > 1 or (rounded and not others):
                 raise InputError(
@@ -522,7 +519,7 @@ class _Rows:
         if column not in self.types:  # row-order
             return "rowid + 1", "rowid + 1"
         sql, kind = self._value(role)
-        number = kind in WHOLE or kind in _EXACT or kind.startswith("DECIMAL")
+        number = kind in WHOLE or kind in _FLOATS or kind.startswith("DECIMAL")
         if kind != "VARCHAR":
             self.refuse(role, f"{sql} is null", "a value is missing", droppable=True)
         if number and form not in (None, TIME_IS_NUMBER):  # 20241231
@@ -604,8 +601,9 @@ class _Rows:
             words = ", ".join(map(text, MISSING_WORDS))
             value = f"stripped({sql})"
             some, whole = self.facts(
-                f"count(*) filter (is_plain({value}))",
-                f"bool_and(coalesce(is_plain({value}) or {value} in ({words}), true))",
+                "count(*) filter (is_plain(value_))",
+                f"bool_and(coalesce(is_plain(value_) or value_ in ({words}), true))",
+                value=value,
             )
             integer = f"case when is_plain({value}) then {value}::bigint end"
             return integer if some and whole else value
@@ -613,7 +611,7 @@ class _Rows:
             if self.facts(f"count({sql}) - count(try_cast({sql} as bigint))")[0]:
                 raise InputError(f"{place}: an integer of more than 64 bits")
             return f"{sql}::bigint"
-        if kind in _EXACT or kind.startswith("DECIMAL"):
+        if kind in _FLOATS or kind.startswith("DECIMAL"):
             return f"{sql}::double"
         inner = kind.removesuffix("[]")
         nested = any(mark in inner for mark in ("BLOB", "INTERVAL", "(", "["))

@@ -38,6 +38,7 @@ from recsys.data.database import (
     exhausted,
     name,
     reason,
+    small_files,
     text,
     texts,
 )
@@ -55,6 +56,8 @@ _SAMPLE = 1 << 16
 """Bytes at the beginning of a text file that are looked at."""
 _LONGEST_LINE = 2_000_000
 """Bytes of a line of text: longer ones are no rows."""
+_COPY = "log"
+"""The name of the copy of a small file."""
 _BLOCK = 1 << 24
 _SMALL = 1 << 23
 """Bytes that one thread reads as fast as several."""
@@ -240,14 +243,19 @@ def open_table(
     files = find_files(source)
     if len(files) == 1 and files[0].path.stat().st_size == 0:
         raise InputError(f"{origin}: the file is empty")
-    folder = _Folder(work)
-    is_small = sum(file.path.stat().st_size for file in files) < _SMALL
-    paths = [*(file.path for file in files), folder.path]
-    connection = database(paths, work, memory, is_small=is_small)
-    kind = files[0].kind
+    is_small = sum(file.path.stat().st_size for file in files) < _small(memory)
+    kind, is_file = files[0].kind, Path(source).is_file()
+    if is_small and is_file and files[0].compression is None:
+        folder, connection = _Folder(small_files()), cursor()
+        copied = shutil.copyfile(files[0].path, folder.path / _COPY)
+        files = (replace(files[0], path=copied),)
+    else:
+        folder = _Folder(work)
+        paths = [*(file.path for file in files), folder.path]
+        connection = database(paths, work, memory, is_small=is_small)
     try:
         if kind == "Parquet":
-            found = _open_parquet(files, connection, origin, hive=not Path(source).is_file())
+            found = _open_parquet(files, connection, origin, hive=not is_file)
         elif kind == "JSON lines":
             found = _open_json(files, connection, origin)
         else:
@@ -260,11 +268,16 @@ def open_table(
     return replace(found, folder=folder)
 
 
+def _small(memory: int | None) -> int:
+    """Return the size from which on a table has a database of its own."""
+    return _SMALL if memory is None else min(_SMALL, memory // _NEEDED)
+
+
 def _open_frame(frame: IntoFrame, origin: str, work: Path | None, memory: int | None) -> OpenTable:
     table, unreadable, index = open_frame(frame, origin)
     if (twice := same_names([*table.column_names, *unreadable])) is not None:
         raise InputError(f"{origin}: two columns are named {twice}")
-    is_small = work is None or table.nbytes < min(_SMALL, (memory or _SMALL) // _NEEDED)
+    is_small = work is None or table.nbytes < _small(memory)
     connection = cursor() if is_small else database((), work, memory)
     try:
         connection.register("frame of the caller", table)
@@ -327,10 +340,10 @@ def refused(error: Exception, origin: str, kind: str) -> InputError:
     """Return what went wrong in DuckDB as one line, with the file and the line if it names them."""
     if (full := exhausted(error, origin)) is not None:
         return full
-    said = str(error)
+    said = re.sub(rf"[^'\s]*/decoded-\w+/(?:0|{_COPY})\b", lambda _: origin, str(error))
     file = re.search(r"^  file = (.*)$", said, re.MULTILINE)
     line = re.search(r"CSV Error on Line: (\d+)", said)
-    place = file[1] if file and Path(file[1]).name != "0" else origin
+    place = file[1] if file else origin
     if "Maximum line size" in said or "does not support a full read" in said:
         return InputError(_too_long(place))
     if "not utf-8" in said or "Invalid unicode" in said:
@@ -340,14 +353,14 @@ def refused(error: Exception, origin: str, kind: str) -> InputError:
         known = re.search(
             r"(Expected Number of Columns: \d+ Found: \d+|Value with unterminated quote)", said
         )
-        why = known[1] if known else reason(error)
+        why = known[1] if known else reason(said)
         if "quote" in why:
             why = "has a quote that is neither around a whole field nor doubled"
         return InputError(f"{place}: cannot be read as CSV: line {line[1]}: {why.lower()}")
     if "state machine" in said:
         return InputError(f"{place}: cannot be read as CSV: its lines end in several ways")
     words = f" as {kind}" if kind else ""
-    return InputError(f"{place}: cannot be read{words}: {reason(error)}")
+    return InputError(f"{place}: cannot be read{words}: {reason(said)}")
 
 
 # --- Delimited text -------------------------------------------------------------------------------
@@ -425,8 +438,8 @@ def _open_texts(
     found: list[tuple[_TextForm, Path, str]] = []
     for file in files:
         place = origin if len(files) == 1 else str(file.path)
-        _refuse_long_end(file)
-        path, sample, compression = _as_utf8(file, encoding, folder / str(len(found)))
+        _refuse_long_end(file, place)
+        path, sample, compression = _as_utf8(file, place, encoding, folder / str(len(found)))
         form = _form_of(sample, file.kind, header, compression, place)
         if (twice := same_names(filter(None, form.names))) is not None:
             hint = _NO_HEADER_HINT if form.looks_like_data else ""
@@ -457,7 +470,9 @@ def _open_texts(
     )
 
 
-def _as_utf8(file: SourceFile, encoding: str | None, decoded: Path) -> tuple[Path, str, str | None]:
+def _as_utf8(
+    file: SourceFile, place: str, encoding: str | None, decoded: Path
+) -> tuple[Path, str, str | None]:
     """Return the path of a file as UTF-8, the beginning of its text, and how it is compressed.
 
     UTF-16 and the given encoding are decoded here, to a file of their own: DuckDB would download an
@@ -479,7 +494,7 @@ def _as_utf8(file: SourceFile, encoding: str | None, decoded: Path) -> tuple[Pat
     if known is None and encoding is not None and (bad := _not_utf8(file)):
         known = encoding
         if bad < 0.25:  # in another encoding all its letters would be wrong ones
-            raise InputError(f"{file.path}: some of it is not UTF-8, but most of it is: mend it")
+            raise InputError(f"{place}: some of it is not UTF-8, but most of it is: mend it")
     if known is None and not mixed:
         sample = start.decode("utf-8", errors="replace").removeprefix("\ufeff")
         return file.path, sample.replace("\r\n", "\n").replace("\r", "\n"), file.compression
@@ -496,7 +511,7 @@ def _as_utf8(file: SourceFile, encoding: str | None, decoded: Path) -> tuple[Pat
     except UnicodeDecodeError as error:
         bad = error.object[error.start]
         raise InputError(
-            f"{file.path}: has the byte 0x{bad:02x}, which is neither UTF-8 nor {known}"
+            f"{place}: has the byte 0x{bad:02x}, which is neither UTF-8 nor {known}"
         ) from error
     return decoded, sample, None
 
@@ -507,7 +522,7 @@ def _blocks(file: SourceFile) -> Iterator[bytes]:
             yield block
 
 
-def _refuse_long_end(file: SourceFile) -> None:
+def _refuse_long_end(file: SourceFile, place: str) -> None:
     """Refuse a last line that is no row: DuckDB leaves one out that is longer than its buffer."""
     left = 0
     if file.compression is None:
@@ -517,10 +532,10 @@ def _refuse_long_end(file: SourceFile) -> None:
         left = len(end) - max(end.rfind(b"\n"), end.rfind(b"\r")) - 1
     else:
         for block in _blocks(file):
-            place = max(block.rfind(b"\n"), block.rfind(b"\r"))
-            left = left + len(block) if place < 0 else len(block) - place - 1
+            last = max(block.rfind(b"\n"), block.rfind(b"\r"))
+            left = left + len(block) if last < 0 else len(block) - last - 1
     if left >= _LONGEST_LINE:
-        raise InputError(_too_long(file.path))
+        raise InputError(_too_long(place))
 
 
 def _too_long(place: object) -> str:

@@ -10,8 +10,8 @@ from recsys.data.database import MISSING_WORDS, computed
 from recsys.errors import InputError
 
 _WHOLE = r"^(?:-?[0-9]{1,15}\.0|0|-?[1-9][0-9]{0,17})$"
-_EXACT_BITS = {"Float16": (16, 11), "Float32": (32, 24), "Float64": (64, 53)}
-"""The bits of each type, and those of the integers that it tells apart."""
+_EXACT_BITS = {16: 11, 32: 24, 64: 53}
+"""The bits of floats, and those of the integers that they tell apart."""
 _NEVER_KEPT = (pl.Binary, pl.Duration, pl.Object, pl.Struct)
 
 
@@ -80,18 +80,23 @@ def plain_ids(ids: pl.Series) -> pl.Series:
     if not (ids.dtype.is_float() or ids.dtype.is_decimal()):
         return ids
     if ids.dtype.is_float():
-        rounded, rule = _inexact(ids, "ids integers or text")
+        bits, rule = inexact(int(str(ids.dtype).removeprefix("Float")), "ids integers or text")
+        rounded = (ids.abs() >= 2.0**bits) & ids.is_not_nan()
         if rounded.any():
             raise InputError(f"{ids.name or 'ids'}: {rule}: {ids.filter(rounded)[0]!r}")
     integers = ids.cast(pl.Int64, strict=False)
     return integers if (integers == ids).fill_null(ids.is_null()).all() else ids
 
 
-def _inexact(numbers: pl.Series, remedy: str) -> tuple[pl.Series, str]:
-    """Return which floats may have been rounded from another integer, and the rule they break."""
-    size, bits = _EXACT_BITS[str(numbers.dtype)]
+def inexact(size: int, remedy: str) -> tuple[int, str]:
+    """Return the power of 2 from which on floats of a size are not exact, and the rule they break.
+
+    >>> inexact(32, "ids text")
+    (24, 'a 32-bit float of 2**24 or more is not exact: make ids text at their source')
+    """
+    bits = _EXACT_BITS[size]
     rule = f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source"
-    return (numbers.abs() >= 2.0**bits) & numbers.is_not_nan(), rule
+    return bits, rule
 
 
 BOOLEANS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
