@@ -60,7 +60,7 @@ def choose_members(course: Course, racers: Sequence[Racer]) -> tuple[list[Racer]
     if not course.averages or course.clock.stopped:
         return [best], None
     if len(racers) == 1:
-        reason = f"No other kind of model had the time to be averaged with {best.name}."
+        reason = f"No other model had the time to be averaged with {best.name}."
         return [best], Choice("model.kind", "one model", reason)
     both, clock = " and ".join(racer.name for racer in racers), course.clock
     ranking = sum(racer.seconds_per_ranking for racer in racers)
@@ -194,6 +194,8 @@ def _outcome(entry: Entry, chosen: Sequence[str], *, stopped: bool) -> str:
         return f"won{averaged}"
     if entry.rung:
         return f"dropped in rung {entry.rung}{averaged}"
+    if entry.is_again:
+        return f"trained for a mean{averaged}"
     return "stopped by Ctrl-C" if stopped else f"won the race{averaged}"
 
 

@@ -38,6 +38,10 @@ _FEWEST = 3
 """Validations of each racer in the first rung at least: after less, chance decides."""
 _MOST_OF_A_TURN = 1.5
 """How much longer than its equal part of a rung a racer may take for them."""
+_MOST_MEMBERS = 3
+"""Models in a mean at most: each is read when users are served."""
+_REFIT = 0.5
+"""A refit of half as many epochs as before it gives as much as one of as many (see `_TRAINING`)."""
 _SHARE, _NEARLY = 0.5, 0.95
 """A second model needs half of the epochs after which the winner had 95% of its best NDCG@10: the
 winner's last gains are slow, on Beauty half of its epochs."""
@@ -153,17 +157,17 @@ def _run_rung(course: Course, field: list[Racer], seconds: float, where: str) ->
 
 
 def train_on(course: Course, ranked: Sequence[Racer]) -> list[Racer]:
-    """Train the winner of a race on while it gains; then another kind, for a mean, if time is left.
+    """Train the winner of a race on while it gains; then others for a mean, if time is left.
 
     Returns:
-        The winner, and the other one if it has trained for long enough to be averaged with.
+        The winner, one of another kind if it has trained for long enough, and the winner's kind
+        again with other seeds, `_MOST_MEMBERS` in all.
     """
     winner, clock = ranked[0], course.clock
     course.say(f"training {winner.name}")
     winner.train(course.moment(_TRAINING, winner))
-    if not course.averages:
-        return [winner]
-    for other in partners(ranked):
+    members = [winner]
+    for other in partners(ranked) if course.averages else ():
         until = course.moment(_TRAINING, winner, other)
         missing = _SHARE * winner.epochs_to(_NEARLY) - other.epochs
         if missing > 0 and not other.exhausted:
@@ -171,8 +175,25 @@ def train_on(course: Course, ranked: Sequence[Racer]) -> list[Racer]:
                 continue
             course.say(f"training {other.name}, for the mean with {winner.name}")
         other.train(until)
-        return [winner, other]
-    return [winner]
+        members.append(other)
+        break
+    while course.averages and len(members) < _MOST_MEMBERS:
+        # The refits of all, the new one's like the winner's, come after its training.
+        refits = sum(racer.best_epoch * racer.seconds_per_refit_epoch for racer in members)
+        refits += winner.best_epoch * winner.seconds_per_refit_epoch
+        until = course.moment(1.0, *members, winner) - _REFIT * refits
+        seconds = winner.best_epoch * winner.seconds_per_epoch
+        if clock.spent + seconds > until:
+            break
+        again = Racer.ready(winner.kind.again(len(members)), course)
+        again.is_again = True
+        course.state.add(again)
+        course.say(f"training {again.name}, for a mean")
+        again.train(clock.spent + seconds)
+        if not again.points:
+            break
+        members.append(again)
+    return members
 
 
 def partners(ranked: Sequence[Racer]) -> list[Racer]:

@@ -71,7 +71,7 @@ class Course:
     progress: Progress | None = None
     announce: Callable[[str], None] = lambda _: None
     averages: bool = False
-    """Whether the answer may be a mean of several kinds of model."""
+    """Whether the answer may be a mean of several models."""
     skips_tests: bool = False
     """Whether Ctrl-C came after the training: baselines that are not tested yet are left out."""
 

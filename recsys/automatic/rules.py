@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def averages(self) -> bool:
-        """Whether the answer may be a mean of several kinds of model."""
+        """Whether the answer may be a mean of several models."""
         return self.preset != "fast"
 
     @property
@@ -87,6 +87,12 @@ class Kind(NamedTuple):
     cost: float
     """Time of a step, in steps of the dot product, about: it decides how many can be raced."""
     experiment: Experiment
+
+    def again(self, number: int) -> Kind:
+        """Return the same kind with another seed."""
+        experiment = self.experiment.model_copy(update={"seed": self.experiment.seed + number})
+        description = f"{self.description}, seed {experiment.seed}"
+        return Kind(f"{self.name}-{number + 1}", description, self.cost, experiment)
 
 
 def choose_shared(facts: LogFacts, speed: Speed = UNKNOWN, limit: float = math.inf) -> list[Choice]:

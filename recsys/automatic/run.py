@@ -239,7 +239,7 @@ def _train(course: Course, kinds: list[Kind]) -> tuple[Finished | None, str]:
         return _no_model(course, "Ctrl-C stopped the run before a model was trained")
     try:
         racers = [Racer.ready(kind, course) for kind in kinds]
-        state.racers = list(racers)
+        state.add(*racers)
         with phases.timed("training"):
             finished = train_models(course, racers)
     except InputError as error:
@@ -266,7 +266,7 @@ def train_models(course: Course, racers: list[Racer]) -> Finished | None:
     """
     try:
         ranked = race(course, racers)
-        course.state.racers = list(ranked)
+        course.state.add(*ranked)
         return finish(course, train_on(course, ranked))
     except KeyboardInterrupt:
         course.clock.stopped = True

@@ -70,6 +70,8 @@ class Entry:
     """Its validations."""
     rung: int | None = None
     """The rung of the race after which it was dropped, 0 if it was not raced; else None."""
+    is_again: bool = False
+    """Whether it is the winner's kind with another seed, trained for a mean."""
     failure: str = ""
     """Why its training cannot go on: it diverged, or does not fit into the memory."""
     outcome: str = ""
@@ -95,7 +97,7 @@ class Trained:
     rising: bool
     """Whether time ended its training, and not a lack of gains."""
     averaging: Choice | None = None
-    """What came of a mean with another kind of model; None if it was not to be tried."""
+    """What came of a mean with another model; None if it was not to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,11 @@ class State:
         """The runs beside the answer: of the model that it beat, and of baselines, best first."""
         beaten = [self.answer.beaten] if self.answer and self.answer.beaten else []
         return beaten + [self.tested[b.name] for b in self.baselines if b.name in self.tested]
+
+    def add(self, *racers: Entry) -> None:
+        """Put racers in the place of what an interrupted run has left of them."""
+        names = {racer.name for racer in racers}
+        self.racers = [*(entry for entry in self.racers if entry.name not in names), *racers]
 
     def begin(self, step: str, spent: float) -> float:
         """Return the moment when a step began: now, unless an interrupted run has begun it."""

@@ -387,11 +387,43 @@ def test_another_kind_trains_if_time_is_left(
     of(other, *[0.1 * n for n in range(1, epochs + 1)])
     monkeypatch.setattr(Course, "moment", lambda *_: course.clock.spent + left)
     monkeypatch.setattr(Racer, "train", lambda racer, _: None)
-    course.announce = lambda what: happened.append("train the other") if "mean" in what else None
+    course.announce = lambda what: happened.append("train the other") if "the mean" in what else None
     members = race.train_on(course, [winner, other])
     assert [*happened, "both" if other in members else "one"] == expected
     course.averages = False
     assert race.train_on(course, [winner, other]) == [winner]
+
+
+def test_the_winner_trains_again_with_other_seeds_while_time_is_left(
+    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    winner, *others = start(averages=True)
+    for racer in others:
+        racer.forget()
+    course = winner.course
+    course.state.add(winner, *others)
+    advance(winner, 2)
+    needed = winner.best_epoch * (winner.seconds_per_epoch + winner.seconds_per_refit_epoch)
+    monkeypatch.setattr(Course, "moment", lambda *_: course.clock.spent + 0.5 * needed)
+    monkeypatch.setattr(Racer, "exhausted", property(lambda racer: racer is winner))
+    assert race.train_on(course, [winner, *others]) == [winner]
+    monkeypatch.setattr(Course, "moment", lambda *_: course.clock.spent + 100 * needed)
+    members = race.train_on(course, [winner, *others])
+    assert [member.name for member in members[1:]] == [f"{winner.name}-{n}" for n in (2, 3)]
+    seeds = [member.experiment.seed for member in members]
+    assert seeds == [seeds[0], seeds[0] + 1, seeds[0] + 2]
+    assert all(member.points and member.family == winner.family for member in members)
+    assert [entry.name for entry in course.state.racers][-2:] == [m.name for m in members[1:]]
+    finish.tell_outcomes(course, [winner.name, members[1].name])
+    outcomes = {entry.name: entry.outcome for entry in course.state.racers}
+    assert outcomes[members[1].name] == f"trained for a mean, averaged with {winner.name}"
+    assert outcomes[members[2].name] == "trained for a mean"
+    # An interrupted run finds what they had come to.
+    course.state.write(course.clock.spent)
+    course.state = State.open(course.plan.out, {"seed": 0}, fresh=False)
+    resumed = Racer.ready(winner.kind.again(1), course)
+    assert resumed.is_again
+    assert resumed.points == members[1].points[: len(resumed.points)]
 
 
 @pytest.mark.parametrize(
@@ -416,12 +448,12 @@ def test_a_mean_must_be_better_than_the_best_by_a_hundredth(
     assert f"{mean:.4f}, 0.5000 of {second.name} and 0.4500 of {first.name} alone" in choice.reason
 
 
-@pytest.mark.parametrize("why", ["No other kind", "No time was left"])
+@pytest.mark.parametrize("why", ["No other model", "No time was left"])
 def test_a_mean_that_cannot_be_tried_says_why(start: Callable[..., list[Racer]], why: str) -> None:
     first, second = start(averages=True)
     of(first, 0.2)
     of(second, 0.3)
-    racers = [first] if why == "No other kind" else [first, second]
+    racers = [first] if why == "No other model" else [first, second]
     if why == "No time was left":
         first.course.clock.limit = 0.0
     members, choice = finish.choose_members(first.course, racers)

@@ -290,8 +290,8 @@ def test_a_bundle_scores_and_explains_with_its_count_ensemble(
     )
     history = ["hat", "boots", "gloves", "boots", "jacket"]  # the model reads the newest three
     tokens = bundle.vocabulary.encode(pl.Series(history))
-    counted = 2 * counts.score(Histories.from_lists([tokens]))[0]
-    counted = counted.numpy() + 0.5 * counts.log_popularity
+    followed = counts.score(Histories.from_lists([tokens]))[0].numpy()
+    counted = 2 * followed + 0.5 * counts.log_popularity
     for item in ["boots", "socks"]:
         token = bundle.vocabulary.encode(pl.Series([item])).item()
         score = Recommender(bundle).score([history], [item])["score"].item()
