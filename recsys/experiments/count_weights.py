@@ -34,7 +34,7 @@ GRID = tuple(
     replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED_PCTM.values(), LAST_ITEM)
 )
 """Settings to try; without popularity, which the model learns by itself."""
-RECENT = (0.3, 0.1, 0.02)
+RECENT = (0.1, 0.02)
 """Shares of the interactions to try as the newest ones, whose popularity no model learns: it reads
 histories from every time alike."""
 
