@@ -33,7 +33,9 @@ from recsys.tracking.store import write_tables
 from recsys.training.device import NO_CUBLAS_CONTEXT
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-settings.register_profile("recsys", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "recsys", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("recsys")
 
 

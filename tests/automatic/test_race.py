@@ -387,7 +387,9 @@ def test_another_kind_trains_if_time_is_left(
     of(other, *[0.1 * n for n in range(1, epochs + 1)])
     monkeypatch.setattr(Course, "moment", lambda *_: course.clock.spent + left)
     monkeypatch.setattr(Racer, "train", lambda racer, _: None)
-    course.announce = lambda what: happened.append("train the other") if "the mean" in what else None
+    course.announce = lambda what: (
+        happened.append("train the other") if "the mean" in what else None
+    )
     members = race.train_on(course, [winner, other])
     assert [*happened, "both" if other in members else "one"] == expected
     course.averages = False

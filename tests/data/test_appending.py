@@ -212,7 +212,7 @@ def test_each_setting_day_after_day(fields: dict[str, Any], late: bool, tmp_path
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     drawn=rows(),
     config=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),

@@ -110,7 +110,7 @@ def history(read: UserHistories, user: int) -> list[tuple[int, int]]:
     return list(zip(one.items.tolist(), one.times.tolist(), strict=True))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     drawn=rows(),
     data=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
