@@ -54,22 +54,15 @@ class Vocabulary:
         return found.to_numpy().copy()
 
     def _few(self, given: pl.Series) -> NDArray[np.int32]:
-        """Return the item tokens of a few ids by binary search: a join reads all that are known."""
-        known, order = self._sorted
-        own = given.cast(known.dtype, strict=False)
-        if not given.dtype.is_integer() and known.dtype.is_integer():  # "012" is no id, nor "+12"
+        """Return the item tokens of a few ids one by one: a join reads all that are known."""
+        own = given.cast(self.ids.dtype, strict=False)
+        if own.dtype.is_integer() and not given.dtype.is_integer():  # "012" is no id, nor "+12"
             own = own.set(own.cast(pl.String) != given.cast(pl.String), None)
-        if not len(known):
-            return np.full(len(given), PAD, dtype=np.int32)
-        places = known.search_sorted(own).clip(0, len(known) - 1)
-        found = (known.gather(places) == own).fill_null(value=False).to_numpy()
-        return np.where(found, order[places.to_numpy()] + 1, PAD).astype(np.int32)
+        return np.array([self._tokens.get(item, PAD) for item in own.to_list()], dtype=np.int32)
 
     @cached_property
-    def _sorted(self) -> tuple[pl.Series, NDArray[np.int64]]:
-        """The ids in ascending order, and the row of each."""
-        order = self.ids.arg_sort()
-        return self.ids.gather(order), order.to_numpy().astype(np.int64)
+    def _tokens(self) -> dict[int | str, int]:
+        return {item: token for token, item in enumerate(self.ids.to_list(), start=1)}
 
     def decode(self, tokens: ArrayLike) -> pl.Series:
         """Return item ids [N] of item tokens [N]; null for PAD.

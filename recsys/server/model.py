@@ -64,7 +64,7 @@ class Query:
     user: Visitor
     options: dict[str, Any]
     candidates: tuple[list[Id], list[Id]] = ([], [])
-    """Those to score that are in the catalogue, as it has them, and the others."""
+    """The items asked about that are in the catalogue, as it has them, and the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class ServedModel:
             Recommender(bundle, dataset, index=index, states=states), settings.retrieve, state
         )
         if dataset is not None:
-            _ = model.recommender.known
+            _ = model.recommender.known.rows(dataset.user_ids[:1])
         if bundle.times == "none" and not bundle.encoders.reads_inputs:
             item = bundle.vocabulary.ids[0]
             for asked in (
@@ -123,10 +123,10 @@ class ServedModel:
         for name in ("allow", "deny"):
             if options.get(name):
                 options[name] = ids_of_one_kind(options[name])
-        if isinstance(asked, ExplainRequest | SimilarRequest):
-            self.known([asked.item_id], strict=True)
         candidates: tuple[list[Id], list[Id]] = ([], [])
-        if isinstance(asked, ScoreRequest):
+        if isinstance(asked, ExplainRequest | SimilarRequest):
+            candidates = self.known([asked.item_id], strict=True)
+        elif isinstance(asked, ScoreRequest):
             candidates = self.known(asked.candidates, strict=asked.strict)
         user = self.visitor(asked) if isinstance(asked, User) else Visitor()
         return Query(asked, user, options, candidates)
@@ -208,10 +208,10 @@ class ServedModel:
         """Answer queries of one question, equal options and users of one kind."""
         first = queries[0].asked
         if isinstance(first, SimilarRequest):
-            return [self._similar(first)]
+            return [self._similar(queries[0])]
         users = self.recommender.read_visitors([query.user for query in queries])
         if isinstance(first, ExplainRequest):
-            return [self._explain(first, users)]
+            return [self._explain(queries[0], users)]
         best = isinstance(first, RecommendRequest)
         return (self._recommend if best else self._score)(queries, users)
 
@@ -244,22 +244,22 @@ class ServedModel:
             )
         return answers
 
-    def _explain(self, asked: ExplainRequest, users: UserHistories) -> Answer:
-        (item,), _ = self.known([asked.item_id])
+    def _explain(self, query: Query, users: UserHistories) -> Answer:
+        (item,), _ = query.candidates
         parts = pl.DataFrame(self.recommender.explain(users, item))
         rest = float(parts["rest"][0])
         wanted = parts.select("position", "item_id", "contribution", "share").iter_rows()
         return Explanation.model_construct(
-            item_id=asked.item_id,
+            item_id=query.asked.item_id,
             score=float(parts["contribution"].sum()) + rest,
             rest=rest,
             purchases=[Contribution(*row) for row in wanted],
             **_facts(users)[0],
         )
 
-    def _similar(self, asked: SimilarRequest) -> Answer:
-        (item,), _ = self.known([asked.item_id])
-        found = self.recommender.similar_items(item, asked.k)
+    def _similar(self, query: Query) -> Answer:
+        (item,), _ = query.candidates
+        found = self.recommender.similar_items(item, query.asked.k)
         rows = found.select("item_id", "similarity", "rank").iter_rows()
         return SimilarItems.model_construct(items=[SimilarItem(*row) for row in rows])
 
