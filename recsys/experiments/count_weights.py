@@ -110,8 +110,8 @@ def choose_count_ensemble(
     """Return the settings and weights with the best validation NDCG@10; ties go to the first.
 
     If seen items are ranked, the repeat counts are weighted first; then the transition counts on
-    top of them, then recent popularity. In each step the model scores each history once, and
-    weight 0 is tried too.
+    top of them, then recent popularity, then the sum of all counts against the model. In each step
+    the model scores each history once, and weight 0 is tried too.
 
     Args:
         model: a scorer trained on the training part only.
@@ -122,18 +122,29 @@ def choose_count_ensemble(
         grid: the settings to try.
         recent: the shares of the interactions to try as the newest ones.
     """
-    histories, repeat_weight = dataset.histories("valid"), 0.0
+    histories, num_items = dataset.histories("valid"), model.num_items
+    terms: list[tuple[Scorer, float]] = [(model, 1.0)]
+
+    def weigh(tried: Sequence[Scorer], weights: Sequence[float] = weights) -> tuple[int, RankTable]:
+        """Add the best of some counts, at the best weight, to the terms; return its index."""
+        index, weight, ranks = _best_weight(tried, Blend.of(terms), weights, holdout, seen)
+        terms.append((tried[index], weight))
+        return index, ranks
+
     if seen == "allow":
-        repeats = RepeatCounts(model.num_items)
-        _, repeat_weight, _ = _best_weight([repeats], model, weights, holdout, seen)
-        model = Blend.of([(model, 1.0), (repeats, repeat_weight)])
-    counts = [PCTM.fit(histories, model.num_items, settings) for settings in grid]
-    index, weight, _ = _best_weight(counts, model, weights, holdout, seen)
-    model = Blend.of([(model, 1.0), (counts[index], weight)])
+        weigh([RepeatCounts(num_items)])
+    else:
+        terms.append((RepeatCounts(num_items), 0.0))
+    way, _ = weigh([PCTM.fit(histories, num_items, settings) for settings in grid])
     newest = [latest_histories(dataset, "valid", share) for share in recent]
-    popular = [Popularity(log_popularity(some, model.num_items)) for some in newest]
-    share, recent_weight, ranks = _best_weight(popular, model, weights, holdout, seen)
-    return Choice(grid[index], weight, repeat_weight, recent_weight, recent[share], ranks)
+    share, ranks = weigh([Popularity(log_popularity(some, num_items)) for some in newest])
+    counts, chosen = terms[1:], [weight for _, weight in terms[1:]]
+    if any(chosen):  # where the model is the weakest part, all of them need more weight
+        terms = terms[:1]
+        _, ranks = weigh([Blend.of(counts)], sorted({1.0, *weights}))
+        chosen = [terms[1][1] * weight for weight in chosen]
+    repeats, followed, popular = chosen
+    return Choice(grid[way], followed, repeats, popular, recent[share], ranks)
 
 
 def _best_weight(

@@ -141,7 +141,7 @@ def test_validation_chooses_the_weight(dataset: PreparedDataset) -> None:
         SETTINGS,
         1.0,
     )  # log 7 outweighs .9; a hundredth does not
-    assert model.scored == 2 * len(valid.histories)  # transitions, then recent popularity
+    assert model.scored == 3 * len(valid.histories)  # transitions, recent popularity, their sum
     best = CountEnsemble(PCTM.fit(HISTORIES, 5, SETTINGS), 1.0).added_to(model)
     expected = evaluate(best, valid, "valid", "filter")
     assert choice.ranks.frame.equals(expected.frame)
@@ -184,6 +184,15 @@ def test_what_sells_of_late_is_weighted_where_tastes_move_on(
     ensemble.save(tmp_path / "counts.safetensors")
     again = CountEnsemble.load(tmp_path / "counts.safetensors", 5)
     assert np.array_equal(again.for_all(candidates), added)
+
+
+def test_all_counts_get_more_weight_where_the_model_is_the_weakest_part(
+    dataset: PreparedDataset,
+) -> None:
+    model, valid = Fixed(0.0, 0.0, 5.0, 2.5, 0.0), holdout([[1], [1]], [2, 2])
+    choice = choose_count_ensemble(model, dataset, valid, "filter", [1.0, 2.0], [SETTINGS])
+    assert choice.weight == 4.0  # 2 log 7 is above 2.5, and twice as much above 5
+    assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
 
 
 def test_harmful_counts_get_the_weight_0(dataset: PreparedDataset) -> None:
