@@ -21,6 +21,7 @@ from recsys.baselines.popularity import (
     Popularity,
     RepeatLast,
     latest_histories,
+    log_popularity,
 )
 from recsys.baselines.transitions import (
     LAST_ITEM,
@@ -38,6 +39,8 @@ from recsys.evaluation.tables import evaluate
 from recsys.inference.scorer import Scorer, Seen
 
 S = TypeVar("S")
+_NEWEST = 0.02
+"""The share of the interactions whose popularity joins transitions and repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,13 @@ def _recent_popularity(dataset: PreparedDataset, before: Part, window: RecentWin
     return Popularity.fit(latest_histories(dataset, before, window.share), dataset.num_items)
 
 
+def _transitions_and_repeats(data: PreparedDataset, before: Part, settings: PCTMSettings) -> Scorer:
+    """Fit PCTM; its popularity is that in the newest interactions."""
+    counted = PCTM.fit(data.histories(before), data.num_items, settings)
+    newest = latest_histories(data, before, _NEWEST)
+    return replace(counted, log_popularity=log_popularity(newest, data.num_items))
+
+
 def _without_settings(kind: type[Any]) -> Baseline[None]:
     return Baseline(
         lambda data, before, _: kind.fit(data.histories(before), data.num_items), kind, [None]
@@ -150,12 +160,15 @@ BASELINES: dict[str, Baseline[Any]] = {
     ),
     "pctm": _with_settings(PCTM, [PCTMSettings(), *PUBLISHED_PCTM.values()], PUBLISHED_PCTM),
     # Where users repeat items: the count ensemble without a model.
-    "transitions_and_repeats": _with_settings(
+    "transitions_and_repeats": Baseline(
+        _transitions_and_repeats,
         PCTM,
         [
-            replace(counted, popularity=0.0, repeats=weight)
-            for counted, weight in product(
-                (PCTMSettings(), PUBLISHED_PCTM["ml-1m"], LAST_ITEM), (1.0, 4.0, 16.0, 0.25)
+            replace(counted, popularity=recent * weight, repeats=weight)
+            for recent, counted, weight in product(
+                (0.25, 0.0),
+                (PCTMSettings(), PUBLISHED_PCTM["ml-1m"], LAST_ITEM),
+                (1.0, 4.0, 16.0, 0.25),
             )
         ],
     ),

@@ -189,9 +189,9 @@ def test_what_sells_of_late_is_weighted_where_tastes_move_on(
 def test_all_counts_get_more_weight_where_the_model_is_the_weakest_part(
     dataset: PreparedDataset,
 ) -> None:
-    model, valid = Fixed(0.0, 0.0, 5.0, 2.5, 0.0), holdout([[1], [1]], [2, 2])
+    model, valid = Fixed(0.0, 0.0, 3.0, 2.5, 0.0), holdout([[1], [1]], [2, 2])
     choice = choose_count_ensemble(model, dataset, valid, "filter", [1.0, 2.0], [SETTINGS])
-    assert choice.weight == 4.0  # 2 log 7 is above 2.5, and twice as much above 5
+    assert choice.weight == 4.0  # by 2 it is above 4, and by 4 above 3
     assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from recsys.baselines import neighbours
-from recsys.baselines.popularity import Popularity, latest_histories
+from recsys.baselines.popularity import Popularity, latest_histories, log_popularity
 from recsys.baselines.tuned import BASELINES, Baseline
 from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories
@@ -49,6 +49,16 @@ def test_tuning_ends_when_its_time_is_over(tiny_dataset: PreparedDataset) -> Non
     assert found.settings == 1
     assert found.rank_seconds > 0
     assert fit.fitted == [("valid", 1)]
+
+
+def test_transitions_and_repeats_know_what_sells_of_late(tiny_dataset: PreparedDataset) -> None:
+    baseline = BASELINES["transitions_and_repeats"]
+    scorer = baseline.fit(tiny_dataset, "test", baseline.grid[0])
+    newest = latest_histories(tiny_dataset, "test", 0.02)
+    assert 0 < len(newest.items) < len(tiny_dataset.histories("test").items)
+    expected = log_popularity(newest, tiny_dataset.num_items)
+    assert np.array_equal(scorer.log_popularity, expected)  # type: ignore[attr-defined]
+    assert baseline.grid[0].popularity > 0
 
 
 def test_ties_go_to_the_first_settings(tiny_dataset: PreparedDataset) -> None:
