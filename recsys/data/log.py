@@ -31,7 +31,7 @@ from recsys.data.times import (
     tells_no_form,
 )
 from recsys.data.values import inexact
-from recsys.data.where import Condition, choices_of, holds_nowhere, kinds_in, parse, select_rows
+from recsys.data.where import Condition, holds_nowhere, kinds_in, parse, select_rows
 from recsys.errors import InputError
 from recsys.folders.digests import table_sha256_of_parts
 
@@ -380,14 +380,8 @@ class _Rows:
         connection, origin = self.log.connection, self.source.origin
         every, ids = self.are_left, (self.roles["user_id"], self.roles["item_id"])
         for number, (reason, condition) in enumerate(conditions.items()):
-            rows, choices = self.log.rows, {}
-            for column in condition.columns:
-                kind = self.types.get(column, "BIGINT")
-                choices[column] = choices_of(connection, "staged", condition, column, kind, every)
-                if column in ids and kind == "VARCHAR":
-                    choices[column][1] = f"present({name(column)})"
-            held = f"held{number}"
-            select_rows(connection, "staged", condition, choices, origin, held, self.are_left)
+            rows, held = self.log.rows, f"held{number}"
+            select_rows(connection, "staged", condition, origin, held, self.are_left, every, ids)
             self.are_left = f"rowid in (select row_id from {held})"
             self.log.dropped.setdefault(reason, 0)  # which says that it dropped none
             self._left(reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
@@ -226,34 +226,44 @@ def select_rows(
     connection: duckdb.DuckDBPyConnection,
     table: str,
     condition: Condition,
-    choices: Mapping[str, Sequence[str]],
     origin: str,
     out: str,
     among: str = "true",
+    every: str = "true",
+    ids: Collection[str] = (),
 ) -> None:
-    """Write the numbers of the rows for which a condition holds into a temporary table.
+    """Write ``row_id``, the numbers of the rows for which a condition holds, into a temporary table.
+
+    A column of text is what all its values look like, integers, numbers or dates, and text if the
+    condition compares it with text or fits nothing else.
 
     Args:
         connection: has the table.
         table: its name; its rowid numbers the rows.
         condition: the condition; it does not hold where it is unknown.
-        choices: what each column that it reads may be, in SQL: what its values look like, and text.
         origin: the name of the table in messages.
-        out: the table to write, with the column ``row_id``.
+        out: the table to write.
         among: the rows that are looked at, in SQL.
+        every: the rows that tell what values look like, in SQL.
+        ids: columns in which words such as NULL are missing values.
 
     Raises:
-        InputError: it fits no choice, or is neither true nor false.
+        InputError: it fits no choice, is neither true nor false, or orders numbers as text.
     """
-    ordered = {
-        column: list(reversed(choices[column]))
-        if column in condition.beside_text
-        else list(choices[column])
-        for column in condition.columns
-    }
+    relation = connection.table(table)
+    kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    choices = []
+    for column in condition.columns:
+        quoted, kind, beside_text = name(column), kinds[column], column in condition.beside_text
+        looks = _looks(connection, f"{table} where {every}", condition, column, kind)
+        if kind == "VARCHAR":
+            plain = f"{'present' if column in ids else 'stripped'}({quoted})"
+        else:
+            plain = as_text(quoted, kind)
+        choices.append([plain, looks] if beside_text else [looks, plain])
     refused: duckdb.Error | None = None
-    for chosen in islice(product(*ordered.values()), _MOST_CHOICES):
-        typed = [f"{sql} as {name(column)}" for column, sql in zip(ordered, chosen, strict=True)]
+    for chosen in islice(product(*choices), _MOST_CHOICES):
+        typed = [f"{sql} as {name(c)}" for c, sql in zip(condition.columns, chosen, strict=True)]
         inner = f"select {', '.join([*typed, f'rowid as {name(_ROW)}'])} from {table} where {among}"
         query = f"select {name(_ROW)} as row_id, {condition.sql} as holds from ({inner})"
         try:
@@ -268,64 +278,37 @@ def select_rows(
             return
     assert refused is not None  # noqa: S101 - there is a choice
     dated = "; a date is written as date '2024-01-31'" if "DATE" in str(refused) else ""
-    kinds = kinds_in(connection, table, condition.columns)
-    raise condition.refused(f"{reason(refused)} ({kinds}){dated}") from refused
+    values = kinds_in(connection, table, condition.columns)
+    raise condition.refused(f"{reason(refused)} ({values}){dated}") from refused
 
 
-def choices_of(
-    connection: duckdb.DuckDBPyConnection,
-    table: str,
-    condition: Condition,
-    column: str,
-    kind: str,
-    among: str = "true",
-) -> list[str]:
-    """Return what a column may be in a condition, in SQL: as its values look, and as text.
-
-    Args:
-        connection: has the table.
-        table: its name.
-        condition: the condition.
-        column: the name of the column.
-        kind: its type in the table.
-        among: which rows tell what its values look like, in SQL.
-
-    Raises:
-        InputError: the condition orders numbers as text, where 10 is before 9.
-    """
-    quoted = name(column)
+def _looks(
+    connection: duckdb.DuckDBPyConnection, rows: str, condition: Condition, column: str, kind: str
+) -> str:
+    """Return a column as its values look, in SQL; refuse a condition that orders numbers as text."""
+    sql = name(column)
     is_number = kind in WHOLE | {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL")
-    total = integers = numbers = dates = 0
     in_order = column in condition.ordered_beside_digits
     if kind == "VARCHAR" and (in_order or column not in condition.beside_text):
-        value = f"present({quoted})"
-        total, integers, numbers, dates = connection.execute(
-            f"select count({value}), count(integer_in({value})), count(number_in({value})), "
-            f"count(date_in({value})) from {table} where {among}"
-        ).fetchall()[0]
-        is_number = numbers == total > 0
+        forms = [f"{rule}(present({sql}))" for rule in ("integer_in", "number_in", "date_in")]
+        counts = ", ".join(f"count({value})" for value in (f"present({sql})", *forms))
+        total, *fitting = connection.execute(f"select {counts} from {rows}").fetchall()[0]
+        is_number = fitting[1] == total > 0
+        if column not in condition.beside_text:
+            fits = (form for form, count in zip(forms, fitting, strict=True) if count == total)
+            sql = next(fits, sql)
     if in_order and is_number:
         raise condition.refused(
             f"column {column!r} has numbers: write the one beside it without quotes, since text is "
             "ordered letter by letter, 10 before 9"
         )
-    if kind != "VARCHAR":
-        return [quoted, as_text(quoted, kind)]
-    if column in condition.beside_text:
-        return [quoted, f"stripped({quoted})"]  # it is text, whatever it looks like
-    typed = {
-        f"integer_in(present({quoted}))": integers,
-        f"number_in(present({quoted}))": numbers,
-        f"date_in(present({quoted}))": dates,
-    }
-    looks = next((sql for sql, count in typed.items() if count == total), quoted)
-    return [looks, f"stripped({quoted})"]
+    return sql
 
 
 def keep_where(
     table: pl.DataFrame, where: str, origin: str, names: Sequence[str] = ()
-) -> tuple[pl.DataFrame, int]:
-    """Keep the rows of a frame for which a condition holds, and count the others; see `parse`.
+) -> pl.DataFrame:
+    """Keep the rows of a frame for which a condition holds; see `parse`.
 
     Args:
         table: a table with at least the columns of the condition.
@@ -337,26 +320,17 @@ def keep_where(
         InputError: see `parse` and `select_rows`.
 
     >>> log = pl.DataFrame({"event": ["view", "purchase", None], "price": ["9.5", "20", "1"]})
-    >>> keep_where(log, "event == 'purchase' and price > 9.9", "log")[0].rows()
+    >>> keep_where(log, "event == 'purchase' and price > 9.9", "log").rows()
     [('purchase', '20')]
     """
     condition = parse(where, names or table.columns, origin)
-    used = (
-        table.select(condition.columns)
-        if condition.columns
-        else table.select(pl.int_range(pl.len()))
-    )
+    used = table.select(condition.columns or pl.int_range(pl.len()))
     with cursor() as connection:
         connection.register("given", used.to_arrow())
         connection.execute("create temp table tested as select * from given")
-        kinds = dict(zip(used.columns, map(str, connection.table("tested").types), strict=True))
-        choices = {
-            column: choices_of(connection, "tested", condition, column, kinds[column])
-            for column in condition.columns
-        }
-        select_rows(connection, "tested", condition, choices, origin, "held")
+        select_rows(connection, "tested", condition, origin, "held")
         held = connection.sql("select row_id from held order by row_id").fetchnumpy()["row_id"]
-    return table[held], len(table) - len(held)
+    return table[held]
 
 
 def as_text(sql: str, kind: str) -> str:

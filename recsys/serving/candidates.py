@@ -155,7 +155,7 @@ def items_where(items: pl.DataFrame, where: str) -> NDArray[np.int64]:
     """
     numbered = items.with_row_index("__item", offset=PAD + 1)
     try:
-        kept, _ = keep_where(numbered, where, _TABLE, items.columns)
+        kept = keep_where(numbered, where, _TABLE, items.columns)
         if not len(kept):
             raise InputError(f"where {where!r}: holds for none of the {len(items):,} items")
     except InputError as error:  # the language is that of data.where, the setting is not
