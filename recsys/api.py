@@ -12,8 +12,7 @@ from recsys.automatic.rules import Plan, Preset
 from recsys.automatic.run import fit_log, name_of
 from recsys.config import Experiment, TrackingConfig, load_experiment
 from recsys.data.frames import empty_like
-from recsys.data.prepared import Part, PreparedDataset
-from recsys.data.settings import LogWords
+from recsys.data.prepared import LogWords, Part, PreparedDataset
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.experiments import fit as training

@@ -14,8 +14,8 @@ from rich.progress import Progress
 
 from recsys.baselines.popularity import Popularity
 from recsys.config import Experiment
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import evaluate

@@ -18,12 +18,11 @@ from recsys.config import (
     NumberFeature,
     Split,
 )
+from recsys.data.database import dates_in, memory_limit, numbers_in, present
 from recsys.data.features.columns import COLUMN_CLASSES, ColumnName
 from recsys.data.histories import Histories
-from recsys.data.memory import memory_limit
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import cut_points
-from recsys.data.values import dates_in, numbers_in, present
 from recsys.errors import InputError
 from recsys.machine import usable_processors
 from recsys.reports.run_page import Choice

@@ -16,8 +16,8 @@ from recsys.automatic.rules import Kind, Plan
 from recsys.automatic.state import Entry, State
 from recsys.config import Experiment
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.fit import CALIBRATING

@@ -44,10 +44,8 @@ from recsys.config import DataConfig, Experiment, dump_experiment, parse_experim
 from recsys.data.audit import audit, warnings_in
 from recsys.data.features.encoders import Encoders
 from recsys.data.preparation import held, write_dataset
-from recsys.data.prepared import PreparedDataset
-from recsys.data.settings import LogWords, completed
-from recsys.data.source_files import source_name
-from recsys.data.sources import find_named_dataset
+from recsys.data.prepared import LogWords, PreparedDataset, completed
+from recsys.data.sources import find_named_dataset, source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts

@@ -33,8 +33,8 @@ from recsys.baselines.transitions import (
     SequentialRules,
 )
 from recsys.config import DataConfig
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.evaluation.tables import evaluate
 from recsys.inference.scorer import Scorer, Seen
 

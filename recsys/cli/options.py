@@ -24,9 +24,9 @@ from recsys.config import (
 )
 from recsys.data.audit import audit, warnings_in
 from recsys.data.frames import FOR_SPREADSHEETS
-from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.settings import Engine, LogWords, with_words
-from recsys.data.source_files import source_name
+from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
+from recsys.data.sources import source_name
+from recsys.data.spark import Engine
 from recsys.errors import InputError
 from recsys.folders.manifest import library_version
 

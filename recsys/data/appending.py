@@ -12,7 +12,13 @@ import polars as pl
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
 from recsys.data.audit import measure_drift
 from recsys.data.database import database, in_one_line
-from recsys.data.entity_tables import named_plainly, with_ids_of_log
+from recsys.data.entity_tables import (
+    as_stored,
+    grow_features,
+    named_plainly,
+    user_of_session,
+    with_ids_of_log,
+)
 from recsys.data.histories import PAD
 from recsys.data.log import (
     KEPT,
@@ -32,11 +38,9 @@ from recsys.data.preparation import (
     put_in_place,
     read_features,
 )
-from recsys.data.prepared import PreparedDataset
-from recsys.data.settings import with_words
+from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import OpenTable, TableSource
 from recsys.data.times import is_compact
-from recsys.data.values import as_stored, grow_features, user_of_session
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, checked_path
 from recsys.folders.atomic import work_folder

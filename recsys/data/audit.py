@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from recsys.config import LeaveLastBasketOut, LeaveLastOut, UserHoldout
 from recsys.data.histories import PAD
-from recsys.data.holdout import TargetPositions
 from recsys.data.manifest import Drift
 from recsys.data.prepared import PreparedDataset
-from recsys.data.splits import user_blocks
+from recsys.data.splits import TargetPositions, user_blocks
 
 AUDIT = "audit.json"
 """The file in which runs save the findings."""

@@ -12,8 +12,8 @@ from typing import Literal
 import polars as pl
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns
+from recsys.data.database import dates_in, numbers_in, present
 from recsys.data.times import as_iso, compact_form, fitting_forms, form_hint, holds_days, is_clock
-from recsys.data.values import dates_in, numbers_in, present
 from recsys.errors import InputError, did_you_mean
 
 Role = Literal["user_id", "item_id", "timestamp"]

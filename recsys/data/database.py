@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -215,3 +216,121 @@ def in_one_line(origin: str) -> Iterator[None]:
     except duckdb.Error as error:
         known = exhausted(error, origin)
         raise known or InputError(f"{origin}: cannot be prepared: {reason(error)}") from error
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""The limit of a container, of the two versions of control groups."""
+_GIB = 1 << 30
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": _GIB, "tib": 1 << 40}
+_SIZE = re.compile(rf"(\d+(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECASE)
+
+
+def memory_limit() -> int:
+    """Return the bytes of memory of this machine, or of the container that limits it."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in _LIMITS:
+        with suppress(OSError, ValueError):  # no such limit, or the word max
+            limit = min(limit, int(file.read_text(encoding="ascii")))
+    return limit
+
+
+def check_memory(needed: int, purpose: str, remedy: str, gpu_memory: int | None = None) -> None:
+    """Refuse what needs more than half of the memory; the rest is for the work itself.
+
+    Args:
+        needed: bytes.
+        purpose: what needs them, in the plural.
+        remedy: what to change.
+        gpu_memory: bytes that are free on the GPU, if the memory is its.
+
+    Raises:
+        InputError: it needs more.
+    """
+    limit = memory_limit() if gpu_memory is None else gpu_memory
+    if needed > limit // 2:
+        raise InputError(
+            f"{purpose} need {needed / _GIB:,.1f} GiB of memory, more than half of the "
+            f"{limit / _GIB:,.1f} {'there are' if gpu_memory is None else 'free on the GPU'}: "
+            f"{remedy}"
+        )
+
+
+def memory_setting(memory: int | str | None) -> int:
+    """Return the bytes that a setting such as "4GiB" allows; half of the memory if None.
+
+    Raises:
+        InputError: it is no number of bytes, or not above 0.
+
+    >>> memory_setting("1.5 GiB"), memory_setting("200MB"), memory_setting(1000)
+    (1610612736, 200000000, 1000)
+    """
+    if memory is None:
+        return memory_limit() // 2
+    match = _SIZE.fullmatch(str(memory).strip())
+    size = 0 if match is None else int(float(match[1]) * _UNITS[match[2].lower()])
+    if size <= 0:
+        raise InputError(f"memory: must be a number of bytes such as 4GiB or 500MB, not {memory!r}")
+    return size
+
+
+# --- The same rules for frames --------------------------------------------------------------------
+
+_EXACT_BITS = {16: 11, 32: 24, 64: 53}
+"""The bits of floats, and those of the integers that they tell apart."""
+
+
+def dates_in(values: pl.Series) -> pl.Series:
+    """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC.
+
+    >>> dates_in(pl.Series(["2024-01-02 03", "15-03-24"])).dt.hour().to_list()
+    [3, None]
+    """
+    return computed(values, "date_in(v)").cast(pl.Datetime("us"))
+
+
+def numbers_in(values: pl.Series) -> pl.Series:
+    """Parse text as int64 if all of it is, else as float64; null if invalid."""
+    integers = computed(values, "integer_in(v)").cast(pl.Int64)
+    return computed(values, "number_in(v)").cast(pl.Float64) if integers.has_nulls() else integers
+
+
+def present(values: pl.Series) -> pl.Series:
+    """Return values that are not missing; words such as NULL are, and blanks are stripped.
+
+    >>> present(pl.Series(["u1 ", "NULL", None])).to_list()
+    ['u1']
+    """
+    return with_nulls(values).drop_nulls()
+
+
+def with_nulls(values: pl.Series) -> pl.Series:
+    """Strip blanks around text, and make words for missing values null; other types are unchanged.
+
+    >>> with_nulls(pl.Series(["  u1 ", "NULL", " ", "nano", None])).to_list()
+    ['u1', None, None, 'nano', None]
+    """
+    if values.dtype in (pl.Categorical, pl.Enum):
+        values = values.cast(pl.String)
+    if values.dtype != pl.String:
+        return values
+    stripped = values.str.strip_chars()
+    words = pl.Series(MISSING_WORDS).implode()
+    named = pl.when(~stripped.is_in(words)).then(stripped).alias(values.name)
+    return pl.select(named).to_series()
+
+
+def inexact(size: int, remedy: str) -> tuple[int, str]:
+    """Return the power of 2 from which on floats of a size are not exact, and the rule they break.
+
+    >>> inexact(32, "ids text")
+    (24, 'a 32-bit float of 2**24 or more is not exact: make ids text at their source')
+    """
+    bits = _EXACT_BITS[size]
+    rule = f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source"
+    return bits, rule

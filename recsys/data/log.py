@@ -19,7 +19,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import GuessedColumns, guess_columns
-from recsys.data.database import MISSING_WORDS, WHOLE, cursor, name, text
+from recsys.data.database import MISSING_WORDS, WHOLE, cursor, inexact, name, text
 from recsys.data.tables import OpenTable, as_polars, decoded, typed
 from recsys.data.times import (
     date_of_form,
@@ -30,7 +30,6 @@ from recsys.data.times import (
     sure_form,
     tells_no_form,
 )
-from recsys.data.values import inexact
 from recsys.data.where import Condition, holds_nowhere, kinds_in, parse, select_rows
 from recsys.errors import InputError
 from recsys.folders.digests import table_sha256_of_parts

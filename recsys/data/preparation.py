@@ -15,7 +15,7 @@ from narwhals.exceptions import NarwhalsError
 from numpy.typing import NDArray
 
 from recsys.config import Backtest, DataConfig
-from recsys.data.database import in_one_line
+from recsys.data.database import in_one_line, memory_setting
 from recsys.data.database import name as quoted
 from recsys.data.entity_tables import feature_tables
 from recsys.data.frames import readable_again
@@ -32,10 +32,8 @@ from recsys.data.manifest import (
     dataset_fingerprint,
     write_contents,
 )
-from recsys.data.memory import memory_setting
-from recsys.data.settings import Engine
 from recsys.data.sources import find_named_dataset, read_named
-from recsys.data.spark import is_spark_frame, spark_table
+from recsys.data.spark import Engine, is_spark_frame, spark_table
 from recsys.data.splits import SplitChoice, chosen_cuts, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in, units_per_second

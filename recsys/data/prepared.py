@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import DataConfig, RequestTime
+from recsys.config import Columns, DataConfig, RequestTime, Section, Split, with_changes
+from recsys.data.database import check_memory
 from recsys.data.entity_tables import VectorSource, with_vectors
 from recsys.data.histories import PAD, Features, Histories
-from recsys.data.holdout import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
-from recsys.data.memory import check_memory
 from recsys.data.preparation import write_dataset
-from recsys.data.settings import Engine, LogWords, completed
+from recsys.data.spark import Engine
+from recsys.data.splits import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
 from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import checked_path
+from recsys.errors import InputError, checked_path
 
 TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 """The parts of the split that weights or counts were fitted on; "valid" only after a refit."""
@@ -270,3 +270,80 @@ def prepare(
     items = with_vectors(items, item_vectors, config.encoding)
     write_dataset(source, config, checked_path(out), items, users, memory, engine)
     return PreparedDataset.open(out)
+
+
+# --- Settings in words ----------------------------------------------------------------------------
+
+
+class LogWords(TypedDict, total=False):
+    """The words; those that are None or absent change nothing."""
+
+    user: str | None
+    """Column of user ids."""
+    item: str | None
+    """Column of item ids."""
+    time: str | None
+    """Column of times."""
+    header: bool | None
+    """Whether the first line of a text file names the columns."""
+    encoding: str | None
+    """Encoding of text files that are neither UTF-8 nor UTF-16."""
+    where: str | dict[str, str] | None
+    """A condition in SQL that rows must meet, or several by name; see `recsys.data.where.parse`."""
+    time_format: str | None
+    """Form of dates that are not ISO 8601, in the codes of strftime; or ``number``."""
+    since: Any
+    """Rows before this date, date-time or number are dropped."""
+    user_minimum: int | None
+    """Users with fewer interactions are dropped."""
+    item_minimum: int | None
+    """Items with fewer interactions are dropped."""
+    keep: Sequence[str] | None
+    """Further columns to store."""
+    duplicates: str | None
+    """What to do with several interactions of a user with an item."""
+    split: Split | str | Mapping[str, Any] | None
+    """Which interactions are held out: a kind, a mapping with its settings, or an object."""
+
+
+_COLUMNS = {"user": "user_id", "item": "item_id", "time": "timestamp"}
+_FIELDS = {"user_minimum": "min_user_interactions", "item_minimum": "min_item_interactions"}
+
+
+def with_words(config: DataConfig, words: LogWords) -> DataConfig:
+    """Return settings changed by words, which win over what the settings say.
+
+    Raises:
+        InputError: a word is unknown, or its value is wrong.
+    """
+    if unknown := words.keys() - LogWords.__annotations__.keys():
+        known = ", ".join(LogWords.__annotations__)
+        raise InputError(f"{min(unknown)}: no such setting of a log; they are {known}")
+    given = {word: value for word, value in words.items() if value is not None}
+    fields = {_FIELDS.get(word, word): given[word] for word in given if word not in _COLUMNS}
+    if columns := {_COLUMNS[word]: given[word] for word in given if word in _COLUMNS}:
+        named = Columns() if config.columns is None else config.columns
+        fields["columns"] = named.model_dump(exclude_unset=True) | columns
+    return with_changes(config, fields, "data") if fields else config
+
+
+def completed(config: DataConfig | None, words: LogWords) -> DataConfig:
+    """Return settings changed by words that do not say otherwise than what was given in them.
+
+    Raises:
+        InputError: a field of the settings was given, and the word gives it another value; or as
+            `with_words`.
+    """
+    config = config or DataConfig()
+    changed = with_words(config, words)
+    for word, value in words.items():
+        if value is None:
+            continue
+        before: Section | None = config.columns if word in _COLUMNS else config
+        after = changed.columns if word in _COLUMNS else changed
+        field = _COLUMNS.get(word) or _FIELDS.get(word, word)
+        if before is None or field not in before.model_fields_set:
+            continue
+        if (old := getattr(before, field)) != getattr(after, field):
+            raise InputError(f"{word}={value!r}: config says {field}={old!r}: give one of them")
+    return changed

@@ -11,18 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from recsys.config import Columns, DataConfig
 from recsys.data.database import MISSING_WORDS, name
 from recsys.data.log import conditions_of
-from recsys.data.source_files import find_files, is_pattern
+from recsys.data.sources import find_files, is_pattern
 from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.where import holds_nowhere
 from recsys.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+Engine = Literal["spark"]
+"""What reads and filters a log before this process does; this process alone if it is not named."""
 
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Through these pyspark prints each error a second time, as pages of JSON."""

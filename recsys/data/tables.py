@@ -43,7 +43,7 @@ from recsys.data.database import (
     texts,
 )
 from recsys.data.frames import open_frame, same_names
-from recsys.data.source_files import ATOMIC, SourceFile, find_files
+from recsys.data.sources import ATOMIC, SourceFile, find_files
 from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame

@@ -12,8 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import time_value
-from recsys.data.database import computed, reason, text
-from recsys.data.values import dates_in, numbers_in, present, with_nulls
+from recsys.data.database import computed, dates_in, numbers_in, present, reason, text, with_nulls
 from recsys.errors import InputError
 
 # --- Forms of dates -------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ def select_rows(
     every: str = "true",
     ids: Collection[str] = (),
 ) -> None:
-    """Write ``row_id``, the numbers of the rows for which a condition holds, into a temporary table.
+    """Write ``row_id``, the numbers of rows for which a condition holds, into a temporary table.
 
     A column of text is what all its values look like, integers, numbers or dates, and text if the
     condition compares it with text or fits nothing else.
@@ -285,7 +285,7 @@ def select_rows(
 def _looks(
     connection: duckdb.DuckDBPyConnection, rows: str, condition: Condition, column: str, kind: str
 ) -> str:
-    """Return a column as its values look, in SQL; refuse a condition that orders numbers as text."""
+    """Return a column as its values look, in SQL; refuse to order numbers as text."""
     sql = name(column)
     is_number = kind in WHOLE | {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL")
     in_order = column in condition.ordered_beside_digits
@@ -330,7 +330,8 @@ def keep_where(
         connection.execute("create temp table tested as select * from given")
         select_rows(connection, "tested", condition, origin, "held")
         held = connection.sql("select row_id from held order by row_id").fetchnumpy()["row_id"]
-    return table[held]
+    kept: pl.DataFrame = table[held]
+    return kept
 
 
 def as_text(sql: str, kind: str) -> str:

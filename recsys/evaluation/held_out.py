@@ -19,8 +19,8 @@ from recsys.config import (
     LeaveLastOut,
     RequestTime,
 )
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.catalogue_metrics import catalogue_metrics

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part
+from recsys.data.splits import Holdout
 from recsys.evaluation.tables import evaluate
 from recsys.inference.item_index import IndexedScorer
 from recsys.inference.ranking import TwoStages, top_k

@@ -9,8 +9,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.evaluation.tables import RankTable
 
 _HISTORY = {1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from polars.exceptions import PanicException
 
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout, NextPurchases
 from recsys.data.prepared import Part
+from recsys.data.splits import Holdout, NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.candidates import CATALOGUE, Candidates
 from recsys.evaluation.metrics import (

@@ -14,8 +14,8 @@ from recsys.baselines.neighbours import MAX_ITEMS
 from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
+from recsys.data.splits import Holdout
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, evaluate_lists, find_holdout
 from recsys.evaluation.tables import evaluate

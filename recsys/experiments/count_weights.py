@@ -19,8 +19,8 @@ from recsys.baselines.popularity import (
 )
 from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.ranking import rank_targets

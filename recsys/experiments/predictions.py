@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from recsys.config import Experiment, flatten
 from recsys.data.histories import PAD, Features, FeatureTable, Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError

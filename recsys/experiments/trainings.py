@@ -24,8 +24,8 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.histories import PAD
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue

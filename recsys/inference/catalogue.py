@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from recsys.config import Experiment, FeatureReaderConfig, ModelConfig, VectorFeature
+from recsys.data.database import check_memory
 from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors, features_of
 from recsys.data.histories import PAD, FeatureTable, Histories
-from recsys.data.memory import check_memory
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
 from recsys.model.embeddings import FeatureEmbeddings, ItemFeatureEmbeddings, VectorEmbeddings

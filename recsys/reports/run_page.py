@@ -18,8 +18,8 @@ from matplotlib.ticker import StrMethodFormatter
 from recsys.baselines.tuned import BASELINES
 from recsys.data.audit import Finding
 from recsys.data.histories import PAD
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.metrics import user_means

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.folders.atomic import new_folder

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
 from recsys.config import Columns
+from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
 from recsys.data.tables import TableSource, read_table
-from recsys.data.values import plain_ids
 from recsys.data.vocabulary import Vocabulary
 from recsys.data.where import keep_where
 from recsys.errors import InputError, did_you_mean

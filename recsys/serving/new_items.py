@@ -13,11 +13,11 @@ import torch
 
 from recsys.baselines.popularity import latest_histories
 from recsys.config import CategoriesFeature
+from recsys.data.entity_tables import converted
 from recsys.data.features.encoders import VECTORS, FeatureEncoder, ItemVectors, save_vectors
 from recsys.data.histories import PAD
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.tables import TableSource, read_table
-from recsys.data.values import converted
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, first_line
 from recsys.folders.atomic import new_folder

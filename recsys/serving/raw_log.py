@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.data.entity_tables import plain_ids, user_of_session
 from recsys.data.log import (
     KEPT,
     filter_log,
@@ -22,7 +23,6 @@ from recsys.data.log import (
 )
 from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.times import is_compact
-from recsys.data.values import plain_ids, user_of_session
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError
 from recsys.serving.raw_values import NO_SCALE, TimeScale, id_series

@@ -19,9 +19,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import TIME_IS_NUMBER, time_value
+from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
 from recsys.data.times import as_iso, in_unit, units_in, units_per_second
-from recsys.data.values import plain_ids
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, did_you_mean
 

@@ -28,7 +28,7 @@ from recsys.data.batches import (
     TrainingBatches,
 )
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
+from recsys.data.splits import Holdout
 from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from rich.progress import Progress
 
 from recsys.config import AveragedConfig, Experiment
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, TrainedOn
+from recsys.data.splits import Holdout
 from recsys.inference.catalogue import Catalogue
 from recsys.model.models import Model
 from recsys.training import processes

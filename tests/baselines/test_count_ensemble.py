@@ -19,8 +19,8 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import DotProduct, TargetAttention, parse_experiment
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, evaluate
 from recsys.experiments.count_weights import choose_count_ensemble

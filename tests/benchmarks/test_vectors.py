@@ -17,9 +17,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[impo
 
 from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import find_named_dataset, read_named
+from recsys.data.splits import Holdout
 from recsys.evaluation.tables import RankTable, evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer

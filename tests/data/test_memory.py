@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from recsys.config import DataConfig, parse_experiment
-from recsys.data.memory import check_memory, memory_limit
+from recsys.data.database import check_memory, memory_limit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue

@@ -23,10 +23,11 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout, find_targets
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.data.splits import (
+    Holdout,
     cut_points,
+    find_targets,
     kth_latest,
     leave_last_basket_out,
     leave_last_out,

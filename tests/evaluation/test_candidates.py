@@ -13,8 +13,8 @@ from mlflow import MlflowClient
 from recsys.baselines.popularity import Popularity
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems, parse_experiment
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import Part, PreparedDataset, prepare
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import (
     Candidates,

@@ -24,8 +24,8 @@ import recsys
 from recsys.cli import app
 from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import PAD, Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.metrics import (
     SOURCES,

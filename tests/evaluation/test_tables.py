@@ -13,7 +13,7 @@ import pytest
 
 from recsys.baselines.popularity import Popularity
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout, NextPurchases
+from recsys.data.splits import Holdout, NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.tables import (
     NextListProtocol,

@@ -22,8 +22,8 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.data.histories import Histories
-from recsys.data.holdout import NextPurchases
 from recsys.data.prepared import Part, PreparedDataset, prepare
+from recsys.data.splits import NextPurchases
 from recsys.errors import InputError
 from recsys.experiments import tune as tune_module
 from recsys.experiments.tune import tune

@@ -15,8 +15,8 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import TargetAttention
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
 from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.search_metrics import retrieval_metrics
 from recsys.inference.ranking import TwoStages, rank_targets, top_k

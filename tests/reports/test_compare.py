@@ -15,7 +15,7 @@ from rich.text import Text
 
 from recsys.config import TrackingConfig
 from recsys.data.histories import Histories
-from recsys.data.holdout import NextPurchases
+from recsys.data.splits import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.tables import (
     NextListProtocol,

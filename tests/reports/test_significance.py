@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from recsys.data.histories import Histories
-from recsys.data.holdout import NextPurchases
+from recsys.data.splits import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import NextListTable, RankProtocol, RankTable, next_list_table

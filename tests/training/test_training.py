@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from recsys.config import Experiment, parse_experiment
 from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
-from recsys.data.holdout import Holdout
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.evaluation.tables import evaluate

@@ -24,8 +24,7 @@ from recsys.config import (
     VectorFeature,
 )
 from recsys.data.database import MISSING_WORDS
-from recsys.data.entity_tables import as_lists, is_vectors
-from recsys.data.values import BOOLEANS, plain_text
+from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
 from recsys.errors import InputError, did_you_mean
 
 Entity = Literal["item", "interaction", "user"]

@@ -14,7 +14,7 @@ from side import K, Problem, Settings, Stopwatch, TimeUp, emit, emit_timed, main
 
 from recsys.config import Experiment, load_experiment
 from recsys.data.histories import PAD, Histories
-from recsys.data.holdout import Holdout
+from recsys.data.splits import Holdout
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
