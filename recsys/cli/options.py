@@ -25,8 +25,7 @@ from recsys.config import (
 from recsys.data.audit import audit, warnings_in
 from recsys.data.frames import FOR_SPREADSHEETS
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
-from recsys.data.sources import source_name
-from recsys.data.spark import Engine
+from recsys.data.sources import Engine, source_name
 from recsys.errors import InputError
 from recsys.folders.manifest import library_version
 

@@ -60,6 +60,17 @@ def texts(values: Iterable[object]) -> str:
     return "[" + ", ".join(map(text, values)) + "]"
 
 
+def same_names(names: Iterable[str]) -> str | None:
+    """Return two names that are one in SQL, in words; None if there are none."""
+    known: dict[str, str] = {}
+    for column in names:
+        if (other := known.get(column.lower())) is not None:
+            same = f"{column!r}"
+            return same if other == column else f"{other!r} and {column!r}, which differ in case"
+        known[column.lower()] = column
+    return None
+
+
 _ZONE = r"(?: *(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?))?"
 _ISO = (
     r"\d{4}-\d{1,2}-\d{1,2}"

@@ -15,6 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 
+from recsys.data.database import same_names
 from recsys.errors import InputError, first_line
 
 Frame = Any
@@ -91,17 +92,6 @@ def readable_again(frame: Any) -> Any:
     if not isinstance(known, nw.DataFrame | nw.LazyFrame) and hasattr(frame, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(frame).read_all()
     return frame
-
-
-def same_names(names: Iterable[str]) -> str | None:
-    """Return two names that are one in SQL, in words; None if there are none."""
-    known: dict[str, str] = {}
-    for column in names:
-        if (other := known.get(column.lower())) is not None:
-            same = f"{column!r}"
-            return same if other == column else f"{other!r} and {column!r}, which differ in case"
-        known[column.lower()] = column
-    return None
 
 
 def _names(frame: Any) -> list[str]:

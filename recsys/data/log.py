@@ -232,14 +232,16 @@ class Log:
         """Return the SHA-256 of all rows; called before any filter."""
         ids = {"user_id": self.ids("user_id"), "item_id": self.ids("item_id")}
         numbers = {"user_id": "u", "item_id": "i"}
-        head = self.frame("select * from log limit 0").schema
+        is_small = self.rows <= BLOCK
+        rows = self.frame(f"select * from log order by ord{'' if is_small else ' limit 0'}")
         types = {**{role: series.dtype for role, series in ids.items()}, "timestamp": pl.Int64()}
-        types |= {KEPT + column: head[KEPT + column] for column in self.keep}
+        types |= {KEPT + column: rows.schema[KEPT + column] for column in self.keep}
 
         def parts(column: str) -> Iterator[pl.Series]:
-            query = f"select {numbers.get(column, name(column))} as value from log order by ord"
-            for block in self.blocks(query):
-                values = block["value"].alias(column)
+            stored = numbers.get(column, column)
+            query = f"select {name(stored)} from log order by ord"
+            for block in [rows] if is_small else self.blocks(query):
+                values = block[stored].alias(column)
                 yield ids[column].gather(values) if column in ids else values
 
         return table_sha256_of_parts(types, self.rows, parts)
@@ -291,7 +293,8 @@ def read_log(
         rows.drop_by(conditions)
     else:
         log.dropped |= table.dropped
-    rows.drop_blank([*roles.values(), *keep])
+    if conditions:
+        rows.drop_blank([*roles.values(), *keep])
     rows.write_typed(config)
     if not table.is_ordered and "position" not in roles:
         _refuse_ties(log)

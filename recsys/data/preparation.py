@@ -32,8 +32,8 @@ from recsys.data.manifest import (
     dataset_fingerprint,
     write_contents,
 )
-from recsys.data.sources import find_named_dataset, read_named
-from recsys.data.spark import Engine, is_spark_frame, spark_table
+from recsys.data.sources import Engine, find_named_dataset, is_spark_frame, read_named
+from recsys.data.spark import spark_table
 from recsys.data.splits import SplitChoice, chosen_cuts, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in, units_per_second

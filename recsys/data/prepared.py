@@ -19,7 +19,7 @@ from recsys.data.entity_tables import VectorSource, with_vectors
 from recsys.data.histories import PAD, Features, Histories
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
 from recsys.data.preparation import write_dataset
-from recsys.data.spark import Engine
+from recsys.data.sources import Engine
 from recsys.data.splits import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
 from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary

@@ -6,11 +6,13 @@ import glob
 import hashlib
 import http.client
 import os
+import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 from rich.console import Console
@@ -23,6 +25,9 @@ from recsys.shop.simulation import make_shop
 
 Tables = tuple[pl.DataFrame, pl.DataFrame | None]
 """A log and, if there is one, its item table."""
+
+Engine = Literal["spark"]
+"""What reads and filters a log before this process does; this process alone if it is not named."""
 
 MIRROR_VARIABLE = "RECSYS_MIRROR"
 """Environment variable: the folder or base URL that holds the files of the named datasets."""
@@ -299,6 +304,12 @@ DATASETS = (
         columns=_ONLINE_RETAIL_COLUMNS,
     ),
 )
+
+
+def is_spark_frame(source: object) -> bool:
+    """Return whether this is a frame of Spark, of a session in this process or of Spark Connect."""
+    sql = sys.modules.get("pyspark.sql")  # who has a frame has loaded it
+    return sql is not None and isinstance(source, sql.DataFrame)
 
 
 # --- Files ----------------------------------------------------------------------------------------

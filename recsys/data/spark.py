@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from recsys.config import Columns, DataConfig
 from recsys.data.database import MISSING_WORDS, name
 from recsys.data.log import conditions_of
-from recsys.data.sources import find_files, is_pattern
+from recsys.data.sources import find_files, is_pattern, is_spark_frame
 from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.where import holds_nowhere
 from recsys.errors import InputError, one_line
@@ -24,18 +24,9 @@ from recsys.errors import InputError, one_line
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-Engine = Literal["spark"]
-"""What reads and filters a log before this process does; this process alone if it is not named."""
-
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Through these pyspark prints each error a second time, as pages of JSON."""
 _LONGEST = 500
-
-
-def is_spark_frame(source: object) -> TypeGuard[DataFrame]:
-    """Return whether this is a frame of Spark, of a session in this process or of Spark Connect."""
-    sql = sys.modules.get("pyspark.sql")  # who has a frame has loaded it
-    return sql is not None and isinstance(source, sql.DataFrame)
 
 
 @contextmanager

@@ -38,11 +38,12 @@ from recsys.data.database import (
     exhausted,
     name,
     reason,
+    same_names,
     small_files,
     text,
     texts,
 )
-from recsys.data.frames import open_frame, same_names
+from recsys.data.frames import open_frame
 from recsys.data.sources import ATOMIC, SourceFile, find_files
 from recsys.errors import InputError, did_you_mean
 

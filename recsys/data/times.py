@@ -50,6 +50,7 @@ _NOTHING = r"^[0\s./,:-]*$"
 _NO_DATE = r"^(?:-?0+|-1|9+|\d{4}(?:0\d|1[0-2])00(?:\d\d){0,3})$"
 """Numbers that stand for an unknown date among others, such as 0, 99999999 and 20240000."""
 _FIRST_YEAR, _LAST_YEAR, _UNKNOWN_YEAR = 1970, 2100, 9999
+_LIKELY_YEAR = r"^(?:19[7-9]|20\d|210)"
 _MISTAKES = 0.1
 """The share of other numbers among dates: with more of them, none is taken for a date. Numbers that
 follow one another have 31 dates in a row at most."""
@@ -129,7 +130,7 @@ def compact_form(values: pl.Series) -> str | None:
     ['%Y%m%d', '%Y%m%d%H%M', None]
     """
     written = _written(values).drop_nulls()
-    if written.dtype != pl.String or written.is_empty():
+    if written.dtype != pl.String or not written.str.contains(_LIKELY_YEAR).any():
         return None
     usual = {form: _are_usual(written, form) for form in _compact_forms(written)}
     form = max(usual, key=lambda form: usual[form].sum(), default=None)
