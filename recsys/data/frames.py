@@ -67,15 +67,12 @@ def _as_arrow(frame: Any, unreadable: dict[str, str]) -> pa.Table:
         objects = [name for name, kind in native.schema.items() if kind == pl.Object]
         unreadable |= dict.fromkeys(objects, "has Python objects: text makes a column of them")
         short = [name for name, kind in native.schema.items() if str(kind) == "Float16"]
-        exact = [name for name in short if not (native[name].abs() >= 2.0**11).any()]
-        unreadable |= dict.fromkeys(
-            {*short} - {*exact}, "has 16-bit floats of 2**11 or more, which are not exact"
-        )
+        unreadable |= dict.fromkeys(short, "has 16-bit floats: 64-bit ones tell integers apart")
         large = [name for name, kind in native.schema.items() if str(kind).endswith("Int128")]
         whole = [native[name].cast(pl.Int64, strict=False) for name in large]
         too_large = [c.name for c in whole if c.null_count() > native[c.name].null_count()]
         unreadable |= dict.fromkeys(too_large, "has integers of more than 64 bits")
-        native = native.with_columns(*whole, pl.col(exact).cast(pl.Float64))
+        native = native.with_columns(whole)
         known = nw.from_native(native.drop(list(unreadable), strict=False))
     return known.to_arrow()
 

@@ -742,9 +742,16 @@ def _agreed(
     if kind is None:
         return " and ".join(f"is {own} in {place}" for own, place in [*holders.items()][:2]), set()
     floats = {own for own in holders if own == "DOUBLE" or own.startswith("DECIMAL")}
-    if len(holders) == 1 or kind not in ("DOUBLE", "VARCHAR"):
-        return kind, set()
-    whole = {own for own in floats if _are_whole(connection, column, own, schemas)}
+    whole: set[str] = set()
+    for real in floats if len(holders) > 1 and kind in ("DOUBLE", "VARCHAR") else ():
+        paths = texts(path for types, path, _ in schemas if types.get(column) == real)
+        value, integer = name(column), _whole_of(column)
+        ((is_whole,),) = connection.execute(
+            f"select bool_and(coalesce({integer} = {value}, isnan({value}::double), true)) "
+            f"from read_parquet({paths}, hive_partitioning = false)"
+        ).fetchall()
+        if is_whole is not False:
+            whole.add(real)
     if kind == "DOUBLE" and whole == floats:
         kind = common_type({*holders} - floats | {"BIGINT"}) or kind
     return kind, whole
@@ -754,22 +761,6 @@ def _whole_of(column: str) -> str:
     """Return floats as integers in SQL, NaN as null: pandas writes so where some are missing."""
     quoted = name(column)
     return f"case when not isnan({quoted}::double) then try_cast({quoted} as bigint) end"
-
-
-def _are_whole(
-    connection: duckdb.DuckDBPyConnection,
-    column: str,
-    kind: str,
-    schemas: Sequence[tuple[Mapping[str, str], Path, str]],
-) -> bool:
-    """Return whether all floats of a column are integers, in the files where they have a type."""
-    paths = texts(path for own, path, _ in schemas if own.get(column) == kind)
-    quoted, integer = name(column), _whole_of(column)
-    query = (
-        f"select bool_and(coalesce({integer} = {quoted}, isnan({quoted}::double), true)) "
-        f"from read_parquet({paths}, hive_partitioning = false)"
-    )
-    return connection.execute(query).fetchall()[0][0] is not False
 
 
 def _folders(files: Sequence[SourceFile]) -> dict[str, str]:

@@ -34,7 +34,7 @@ from recsys.evaluation.metrics import (
     user_values,
 )
 from recsys.folders.atomic import new_file
-from recsys.folders.seal import BLANK, DamagedError, check_seal, seal
+from recsys.folders.digests import BLANK, DamagedError, check_seal, seal
 from recsys.inference.ranking import Ties, rank_targets
 from recsys.inference.scorer import Scorer, Seen
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+
+from recsys.errors import InputError
 
 
 def file_sha256(path: Path) -> str:
@@ -28,19 +31,12 @@ def tree_sha256(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def table_sha256(table: pl.DataFrame) -> str:
-    """Return the SHA-256 of a table of integers, floats, text and lists of text.
-
-    It covers the names, types and values of the columns.
-    """
-    schema = {column.name: column.dtype for column in table}
-    return table_sha256_of_parts(schema, len(table), lambda name: [table[name]])
-
-
 def table_sha256_of_parts(
     schema: Mapping[str, pl.DataType], rows: int, parts: Callable[[str], Iterable[pl.Series]]
 ) -> str:
-    """Return the `table_sha256` of a table whose columns come in parts.
+    """Return the SHA-256 of a table of integers, floats, text and lists of text, in parts.
+
+    It covers the names, types and values of the columns.
 
     Args:
         schema: the types of the columns.
@@ -64,3 +60,62 @@ def table_sha256_of_parts(
 
 def _joined(part: pl.Series) -> pl.Series:
     return part.list.join("\x1f", ignore_nulls=True) if part.dtype == pl.List else part
+
+
+# --- Files that hold the SHA-256 of their other bytes ---------------------------------------------
+
+_MARK = b"recsys.sha256:"
+_DIGITS = hashlib.sha256().digest_size * 2
+BLANK = _MARK.decode() + "0" * _DIGITS
+"""The text that a file must contain once before it is sealed: free text of its metadata, as
+safetensors and Parquet have. So no copy separates a file from its checksum."""
+
+
+class DamagedError(InputError):
+    """The file is not as it was sealed."""
+
+
+def seal(path: Path) -> None:
+    """Replace `BLANK` in a file by the SHA-256 of the file with it.
+
+    Raises:
+        ValueError: the file does not contain it once.
+        OSError: the file cannot be written.
+    """
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        start = _start_of_digest(content)
+        if start is None:
+            raise ValueError(f"{path}: {_MARK.decode()} does not occur once")
+        content[start : start + _DIGITS] = hashlib.sha256(content).hexdigest().encode()
+
+
+def check_seal(path: Path) -> bool:
+    """Check a file against the SHA-256 that `seal` wrote into it.
+
+    Returns:
+        Whether it has one: a file of another kind has none.
+
+    Raises:
+        DamagedError: it was changed since.
+        OSError: it cannot be read.
+    """
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = _start_of_digest(content)
+        if start is None:
+            return False
+        with memoryview(content) as view:
+            digest = hashlib.sha256(view[:start])
+            digest.update(b"0" * _DIGITS)
+            digest.update(view[start + _DIGITS :])
+        if digest.hexdigest().encode() != content[start : start + _DIGITS]:
+            raise DamagedError(f"{path}: damaged: its SHA-256 is not the one that it holds")
+    return True
+
+
+def _start_of_digest(content: mmap.mmap) -> int | None:
+    """Return where the digest is; None unless the mark occurs once."""
+    start = content.find(_MARK) + len(_MARK)
+    once = start >= len(_MARK) and content.find(_MARK, start) < 0
+    return start if once and start + _DIGITS <= len(content) else None

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
-from recsys.folders.seal import BLANK, DamagedError, check_seal, seal
+from recsys.folders.digests import BLANK, DamagedError, check_seal, seal
 from recsys.training import processes
 from recsys.training.curve import Curve
 from recsys.training.epochs import EpochRecorder

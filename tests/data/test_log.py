@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
 from recsys.data.log import Log
-from recsys.folders.digests import table_sha256
+from recsys.folders.digests import table_sha256_of_parts
 from tests.read_logs import filtered, read_plain
 
 ROWS = [("b", 2, 30), ("a", 1, 20), ("b", 1, 10), ("a", 3, 20), ("a", 2, 5)]
@@ -173,6 +173,10 @@ def test_k_core_against_plain_python(
     else:
         with pytest.raises(ValueError, match="no user survives"):
             filtered(log, config)
+
+
+def table_sha256(table: pl.DataFrame) -> str:
+    return table_sha256_of_parts(table.schema, len(table), lambda name: [table[name]])
 
 
 def test_the_fingerprint_depends_on_names_types_and_where_texts_end() -> None:

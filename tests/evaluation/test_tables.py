@@ -25,7 +25,7 @@ from recsys.evaluation.tables import (
     next_list_table,
     top_k_table,
 )
-from recsys.folders.seal import BLANK, seal
+from recsys.folders.digests import BLANK, seal
 from recsys.inference.ranking import top_k
 
 SCORER = Popularity(np.array([0.0, 4, 3, 2, 1]))
