@@ -193,7 +193,6 @@ def test_the_command_speaks_json(here: Path) -> None:
         (("run", "shop", "--time-limit", "5s"), "--time-limit: is an option for a log"),
         (("run", "shop", "--user", "customer"), "--user: is an option for a log"),
         (("run", "purchases.csv", "--name", "my run"), "name"),
-        (("run", "purchases.csv", "--tracking-uri", "http://127.0.0.1:9"), "cannot be used"),
         (("run", "shop", "--no-header"), "--no-header: is an option for a log"),
         (("run", "nowhere.csv"), "nowhere.csv"),
         (("run", "nowhere.yaml"), "nowhere.yaml"),

@@ -52,7 +52,7 @@ def experiment_of(kind: str, length: int) -> Experiment:
 @torch.no_grad()
 def test_a_batch_of_any_length_scores_as_its_histories_alone(kind: str) -> None:
     rng = np.random.default_rng(0)
-    for length in range(1, 211):
+    for length in (*range(1, 41), 75, 127, 128, 129, 150, 201):
         sizes = length + 3, length // 2 + 2
         rows = [rng.integers(1, 6, size).tolist() for size in sizes]
         times = np.concatenate([np.arange(size) * 1_000 for size in sizes])

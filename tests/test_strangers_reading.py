@@ -57,11 +57,11 @@ def several_forms(folder: Path) -> Made:
     return {"source": str(folder / "log")}
 
 
-WIDE = [f"feature_{number}" for number in range(6_000)]
+WIDE = [f"feature_{number}" for number in range(2_000)]
 ORDERED = "user,item,rating\n" + "".join(f"{user},{item},3\n" for user, item, _ in ROWS)
 READ: dict[str, Callable[[Path], Made]] = {
     "RecBole: a folder": atomic_folder,
-    "6,003 columns": lines(
+    "2,003 columns": lines(
         ",".join(["user", "item", "time", *WIDE]) + "\n" + rows("{},{},{}" + ",1" * len(WIDE))
     ),
     "a given column behind a thousand others": lines(
@@ -230,6 +230,7 @@ def test_a_log_is_scored_in_the_order_of_its_rows(
     assert forwards != backwards
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_spark_takes_the_order_of_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -178,6 +178,7 @@ def exported(attention: Run, data: PreparedDataset) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_an_export_reads_the_newest_items_and_says_what_is_seen(
     exported: Path, attention: Run
 ) -> None:
@@ -188,6 +189,7 @@ def test_an_export_reads_the_newest_items_and_says_what_is_seen(
     assert manifest["seen"] == "allow"
 
 
+@pytest.mark.slow
 def test_graphs_score_padded_histories_as_the_model_does(exported: Path, attention: Run) -> None:
     tokens = {
         item: place
@@ -227,6 +229,7 @@ class WrongWherePadded:
 SESSION = onnxruntime.InferenceSession
 
 
+@pytest.mark.slow
 def test_an_export_that_is_wrong_for_padded_histories_is_refused(
     machine: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,7 +188,7 @@ def test_a_run_says_which_split_it_chose_unless_it_was_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model = recsys.fit(buyers(1_500), time_limit=10, preset="fast")
+    model = recsys.fit(buyers(1_500), time_limit=5, preset="fast")
     assert model.dataset is not None
     assert model.dataset.config.split == GlobalTime()
     page = model.report().read_text(encoding="utf-8")

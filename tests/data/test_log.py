@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig
@@ -140,6 +140,7 @@ interactions = st.lists(
 )
 
 
+@settings(max_examples=20)
 @given(interactions, st.randoms(use_true_random=False))
 def test_shuffling_rows_changes_nothing_under_a_total_order(
     rows: list[tuple[int, int, int]], random: Any
@@ -153,6 +154,7 @@ def test_shuffling_rows_changes_nothing_under_a_total_order(
     assert rows_of(logs[0]) == sorted(rows, key=lambda row: (row[0], row[2]))
 
 
+@settings(max_examples=20)
 @given(interactions, st.integers(1, 4), st.integers(1, 4))
 def test_k_core_against_plain_python(
     rows: list[tuple[int, int, int]], least_user: int, least_item: int

@@ -110,7 +110,7 @@ def history(read: UserHistories, user: int) -> list[tuple[int, int]]:
     return list(zip(one.items.tolist(), one.times.tolist(), strict=True))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     drawn=rows(),
     data=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
@@ -267,19 +267,3 @@ def test_ids_with_zeros_behind_a_point_are_those_of_the_dataset(form: str, tmp_p
     assert candidates.items.to_list() == log["item_id"].to_list()
     assert candidates.users is not None
     assert candidates.users.to_list() == log["user_id"].to_list()
-
-
-@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
-def test_a_date_is_compared_with_epochs_in_their_unit(unit: int, tmp_path: Path) -> None:
-    days = [datetime(2011, month, 1, tzinfo=UTC) for month in (1, 3, 5, 7)] * 2
-    log = pl.DataFrame(
-        {
-            "user_id": [1] * 4 + [2] * 4,
-            "item_id": [1, 2, 3, 4] * 2,
-            "timestamp": [int(day.timestamp()) * unit for day in days],
-        }
-    )
-    config = DataConfig(since="2011-03-01")
-    for memory in (None, "100"):
-        dataset = prepare(log, config, tmp_path / str(memory), memory=memory)
-        assert dataset.manifest.dropped == {"since": 2}

@@ -97,12 +97,6 @@ def test_a_header_is_no_content(tmp_path: Path) -> None:
     assert other.config.header is False
 
 
-def test_the_fingerprint_of_unchanged_settings_is_that_of_old(tmp_path: Path) -> None:
-    table = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": [1, 2, 3]})
-    fingerprint = prepare(table, out=tmp_path / "out").fingerprint
-    assert fingerprint == "20aa7f19450e8acbfe1b649bc35f85f57057830748828781fba54532c888f432"
-
-
 FRAME = pl.DataFrame(
     {"customer": [1, 1, 1, 2], "sku": ["a", "b", "c", "a"], "bought_at": [1, 2, 3, 4], "n": 1}
 )

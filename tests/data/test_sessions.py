@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.config import DataConfig
@@ -30,6 +30,7 @@ def test_sessions_by_hand(tmp_path: Path) -> None:
     assert dataset.manifest.settings["session_gap"] == 30
 
 
+@settings(max_examples=20)
 @given(st.lists(st.tuples(*[st.integers(0, 20)] * 2), min_size=1, max_size=40), st.integers(1, 9))
 def test_sessions_keep_all_rows_and_are_separate(rows: list[tuple[int, int]], gap: int) -> None:
     table = pl.DataFrame(rows, schema=["user_id", "timestamp"], orient="row")

@@ -376,7 +376,7 @@ def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("split", [LeaveLastOut(targets=3), LeaveLastBasketOut()], ids=str)
 @given(st.lists(st.tuples(*[st.integers(0, 6)] * 3), min_size=1, max_size=50))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parts_partition_the_log(
     split: Split, tmp_path: Path, rows: list[tuple[int, int, int]]
 ) -> None:

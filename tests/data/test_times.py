@@ -282,6 +282,7 @@ def test_a_model_that_reads_the_request_time(dataset: PreparedDataset, tmp_path:
     assert scores(86_400) == pytest.approx(expected, abs=1e-5)
     assert scores("1970-01-02") == scores(datetime(1970, 1, 2)) == scores(86_400)
     assert scores(901) != pytest.approx(expected, abs=1e-3)
+    assert len(scores(900)) == 2  # at the time of the last item
     by_id = recommender.score(users=["a"], candidates=[3, 5], at=50)
     assert len(by_id) == 2
     for at, message in (
@@ -357,15 +358,6 @@ def test_the_commands_take_a_request_time(dataset: PreparedDataset, tmp_path: Pa
     assert refused.exit_code != 0
 
 
-def test_hstu_with_target_attention_explains_and_recommends(
-    dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    head = TargetAttention(num_heads=1, head_dim=4)
-    recommender = Recommender(write_bundle(tmp_path / "target", dataset, "none", head))
-    assert len(recommender.explain([3, 5], 3)) == 2
-    assert len(recommender.recommend([[3], []], k=2, seen="allow")) == 4
-
-
 def test_a_run_with_the_request_time(tmp_path: Path) -> None:
     """The metrics of the run are those of its bundle with the times of the dataset."""
     config = DataConfig(duplicates="drop_exact", min_user_interactions=3)
@@ -383,10 +375,3 @@ def test_a_run_with_the_request_time(tmp_path: Path) -> None:
     assert float(metric_values(ranks, "recall_at_10").mean()) == pytest.approx(
         run.test["recall_at_10"].mean
     )
-
-
-def test_a_request_at_the_time_of_the_last_item_is_allowed(
-    dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    recommender = Recommender(write_bundle(tmp_path / "bundle", dataset, "request"), dataset)
-    assert len(recommender.recommend(HISTORIES, k=1, at=900)) == 1

@@ -76,8 +76,7 @@ def test_a_condition_is_an_expression_over_columns(where: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("where", ATTACKS[:4])
-def test_the_database_itself_reads_no_other_path(where: str, tmp_path: Path) -> None:
+def test_the_database_itself_reads_no_other_path(tmp_path: Path) -> None:
     """Also without the gate: what a condition may not say, its database would not do."""
     LOG.write_csv(tmp_path / "log.csv")
     table = open_table(tmp_path / "log.csv")
@@ -89,7 +88,6 @@ def test_the_database_itself_reads_no_other_path(where: str, tmp_path: Path) -> 
             table.rows(f"set {setting}")
     with pytest.raises(InputError):
         table.rows("install httpfs")
-    assert where
 
 
 def test_memory_that_is_exhausted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,23 +99,25 @@ def test_memory_that_is_exhausted_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin"])
-def test_times_are_the_same_in_every_zone(
-    zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_are_the_same_in_every_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are no times there, since clocks change."""
-    monkeypatch.setenv("TZ", zone)
+    monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
         times = yaml.safe_load((Path(__file__).parents[1] / "logs" / "times.yaml").read_text())
-        written = [*times["iso"].items(), *((text, f[1]) for text, f in times["found"].items())]
-        for text, moment in written:
-            expected = [int(datetime.fromisoformat(f"{moment}+00:00").timestamp())]
-            log = LOG.head(1).with_columns(timestamp=pl.lit(text))
-            assert read(log).table()["timestamp"].to_list() == expected, text
-        moments = LOG.head(1).with_columns(timestamp=pl.datetime(2024, 3, 10, 2, 30))
-        moments.write_parquet(tmp_path / "log.parquet")
-        for source in (moments, moments.to_pandas(), tmp_path / "log.parquet"):
+        forms = [*times["found"].items()][::4]
+        for written in (times["iso"], *({text: moment} for text, (_, moment) in forms)):
+            moments = [datetime.fromisoformat(f"{moment}+00:00") for moment in written.values()]
+            log = (
+                LOG.head(1)
+                .drop("timestamp")
+                .join(pl.DataFrame({"timestamp": [*written]}), how="cross")
+            )
+            expected = sorted(int(moment.timestamp()) for moment in moments)
+            assert read(log).table()["timestamp"].to_list() == expected, written
+        skipped = LOG.head(1).with_columns(timestamp=pl.datetime(2024, 3, 10, 2, 30))
+        skipped.write_parquet(tmp_path / "log.parquet")
+        for source in (skipped, skipped.to_pandas(), tmp_path / "log.parquet"):
             assert read(source).table()["timestamp"].to_list() == [1_710_037_800]
     finally:
         monkeypatch.undo()
@@ -136,8 +136,8 @@ def test_times_are_the_same_in_a_process_of_another_zone(tmp_path: Path) -> None
     assert ended.stdout == "[1704067200]\n"
 
 
-@pytest.mark.parametrize("parts", [1, 7])
-def test_ties_follow_the_order_of_the_file(parts: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("parts", "memory"), [(1, None), (7, "128MiB")])
+def test_ties_follow_the_order_of_the_file(parts: int, memory: str | None, tmp_path: Path) -> None:
     """Enough rows for several threads, in a file or in many, within little memory or much."""
     rows = 300_000
     numbers = np.arange(rows)
@@ -146,15 +146,14 @@ def test_ties_follow_the_order_of_the_file(parts: int, tmp_path: Path) -> None:
     for number in range(parts):
         share = log[number * rows // parts : (number + 1) * rows // parts]
         share.write_csv(tmp_path / "log" / f"{number}.csv")
-    for memory in (None, "128MiB"):
-        found = recsys.prepare(
-            tmp_path / "log", out=tmp_path / "out", memory=memory, split="user_holdout"
-        )
-        ids = found.item_table["item_id"].to_numpy()
-        items = found.items[: found.offsets[5]]
-        inside = items > 0
-        expected = np.concatenate([numbers[numbers * 7919 % 97 == user] for user in range(5)])
-        np.testing.assert_array_equal(ids[items[inside] - 1], expected[inside])
+    found = recsys.prepare(
+        tmp_path / "log", out=tmp_path / "out", memory=memory, split="user_holdout"
+    )
+    ids = found.item_table["item_id"].to_numpy()
+    items = found.items[: found.offsets[5]]
+    inside = items > 0
+    expected = np.concatenate([numbers[numbers * 7919 % 97 == user] for user in range(5)])
+    np.testing.assert_array_equal(ids[items[inside] - 1], expected[inside])
 
 
 def test_no_rule_depends_on_how_a_log_is_divided(tmp_path: Path) -> None:
