@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
-import recsys
 from recsys.config import Experiment
 from recsys.data.histories import Histories
 from recsys.model.build import build_model
@@ -76,19 +73,3 @@ def test_a_batch_of_any_length_scores_as_its_histories_alone(kind: str) -> None:
                 expected = model.head.logits(history, candidates)[0, : targets.shape[1]]
                 found = together[row, : targets.shape[1]]
                 assert torch.allclose(found, expected, atol=1e-5), length
-
-
-@pytest.mark.parametrize(
-    ("kind", "length"),
-    [("HSTU", 75), ("HSTU with times", 150), ("rotary", 75), ("encoder and decoder", 150)],
-)
-def test_lengths_that_no_batch_width_has_are_trained_and_recommend(
-    kind: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [(user, place * user % 11, place) for user in range(1, 9) for place in range(160)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    data = recsys.prepare(log, out="data/small")
-    run = recsys.train(experiment_of(kind, length), data)
-    answers = recsys.load(run.bundle, data).recommend(users=[1, 2], k=3)
-    assert len(answers) == 6
