@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -122,18 +119,6 @@ def test_times_are_the_same_in_every_zone(tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         monkeypatch.undo()
         time.tzset()
-
-
-def test_times_are_the_same_in_a_process_of_another_zone(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("user_id,item_id,timestamp\n1,2,2024-01-01\n")
-    code = "from tests.read_logs import read; import sys\n"
-    code += "print(read(sys.argv[1]).table()['timestamp'].to_list())"
-    ended = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "log.csv")],
-        env={**os.environ, "TZ": "America/New_York"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ended.stdout == "[1704067200]\n"
 
 
 @pytest.mark.parametrize(("parts", "memory"), [(1, None), (7, "128MiB")])
