@@ -191,7 +191,11 @@ def test_histories_that_advance_are_counted_first(tmp_path: Path) -> None:
     """One user's histories before each of 200,000 targets have 3e11 items."""
     rows = 2_000_000
     log = pl.DataFrame(
-        {"user_id": np.zeros(rows, int), "item_id": np.arange(rows) % 50, "timestamp": range(rows)}
+        {
+            "user_id": np.zeros(rows, int),
+            "item_id": np.arange(rows) % 50,
+            "timestamp": np.arange(rows),
+        }
     )
     split = {"kind": "global_time", "targets": "every", "history": "advancing"}
     config = DataConfig.model_validate({"split": split})
