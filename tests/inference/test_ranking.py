@@ -98,6 +98,16 @@ def test_a_target_that_cannot_be_recommended_is_credited_by_no_metric(ties: Ties
         assert metric_values(ranks, "mrr").tolist() == [0]
 
 
+def test_a_constant_scorer_ranks_every_target_last() -> None:
+    ranks = rank_targets(
+        TableScorer(np.zeros((20, 20), np.float32)),
+        Histories.from_lists([[]] * 20),
+        np.arange(1, 21, dtype=np.int32),
+        "filter",
+    )
+    assert ranks.tolist() == [20] * 20
+
+
 def test_scores_too_close_for_bf16_do_not_tie() -> None:
     scores = table([1.0, 1.0 + 2**-20])
     assert rank_targets(scores, NOTHING, targets(2), "allow").tolist() == [1]

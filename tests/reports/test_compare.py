@@ -27,7 +27,6 @@ from recsys.evaluation.tables import (
 )
 from recsys.reports.comparison import Comparison, compare, comparison_table
 from recsys.reports.statistics import PairedResult, holm, paired_test
-from recsys.tracking import store
 
 TAGS = {
     "dataset": "shop",
@@ -77,9 +76,17 @@ def best(items: Sequence[Sequence[int]]) -> TopKTable:
     return TopKTable(frame, NextListProtocol("test", 10, "filter", len(items[0]), 3))
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without runs: to make its tables takes MLflow seconds, to copy the file none."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
-def tracking(tmp_path: Path) -> TrackingConfig:
-    store.write_tables(tmp_path / "mlflow.db")  # a copy: see tests/conftest.py
+def tracking(tmp_path: Path, empty_store: Path) -> TrackingConfig:
+    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
     config = TrackingConfig(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="mine")
     artifacts = (tmp_path / "artifacts").as_uri()
     MlflowClient(config.uri).create_experiment(config.experiment, artifact_location=artifacts)
@@ -603,6 +610,14 @@ def test_wrong_arguments(tracking: TrackingConfig, tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
     with pytest.raises(InputError, match="^tracking.uri nonsense://x: cannot be used"):
         compare([], TrackingConfig(uri="nonsense://x"))
+
+
+def test_nothing_else_is_printed(
+    tracking: TrackingConfig, three: tuple[str, str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    compare(three, tracking)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

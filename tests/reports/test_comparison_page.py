@@ -28,7 +28,6 @@ from recsys.reports.comparison_page import (
     write_comparison_report,
 )
 from recsys.shop.simulation import make_shop
-from recsys.tracking import store
 from recsys.tracking.runs import learning_curves
 from tests.conftest import Look
 from tests.helpers.html_faults import html_faults
@@ -53,7 +52,6 @@ def ranked(ranks: np.ndarray) -> RankTable:
 def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
     """A store with a baseline, a better run that was trained, and one with a dangerous name."""
     folder = tmp_path_factory.mktemp("store")
-    store.write_tables(folder / "mlflow.db")  # a copy: see tests/conftest.py
     config = TrackingConfig(uri=f"sqlite:///{folder}/mlflow.db", experiment="mine")
     client = MlflowClient(config.uri)
     experiment = client.create_experiment("mine", (folder / "artifacts").as_uri())

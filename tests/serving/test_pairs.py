@@ -119,6 +119,20 @@ def test_scores_of_pairs_are_those_of_the_catalogue(
     assert answer["score"].to_list() == pytest.approx(expected, abs=1e-5)
 
 
+def test_each_batch_reads_the_histories_of_its_own_users(
+    recommender: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+    monkeypatch.setattr(scorer_module, "FEWEST_USERS", 2)
+    pairs = [(user, item) for item in ITEMS for user in ("eve", "dan", "new", "bob", "ann")]
+    answer = recommender.score(HISTORIES, frame(pairs))
+    assert answer["score"].to_list() == pytest.approx(
+        catalogue_scores(recommender, pairs), abs=1e-5
+    )
+    scores = answer.filter(item_id="hat")["score"]
+    assert scores.n_unique() == len(scores)  # so rows of another batch would be noticed
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), max_size=60))
 def test_batches_hold_each_pair_once_and_less_than_half_padding(
     pairs: list[tuple[int, int]],
