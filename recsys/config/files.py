@@ -17,8 +17,8 @@ from recsys.config.section import Section, complaints_of
 from recsys.errors import InputError, checked_path, did_you_mean, one_line
 
 _MAX_LENGTH = 300
-_MAX_CHARACTERS, _MAX_DEPTH, _MAX_NODES = 1 << 18, 50, 100_000
-"""Limits of a document, with its aliases expanded: each of ten aliases of ten aliases counts."""
+_MAX_CHARACTERS, _MAX_ALIASES = 1 << 18, 20
+"""Limits of a document."""
 _PACKAGE = Path(__file__).parents[1]
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -271,7 +271,7 @@ def _parse_yaml(text: str) -> Any:
     """Return the value of a YAML document; None if it is empty.
 
     Raises:
-        DocumentError: it is not valid, too long, too deep, too large, or has a key twice.
+        DocumentError: it is not valid, too long, too deep, has too many aliases, or a key twice.
     """
     if len(text) > _MAX_CHARACTERS:
         raise DocumentError(f"longer than {_MAX_CHARACTERS:,} characters")
@@ -286,6 +286,8 @@ def _parse_yaml(text: str) -> Any:
         raise DocumentError(str(error)) from error
     except DocumentError:
         raise
+    except RecursionError as error:
+        raise DocumentError("nested too deep, or an alias contains itself") from error
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         # PyYAML raises these for values that do not fit their tags, e.g. !!int abc.
         raise DocumentError(f"a value does not fit its type: {error}") from error
@@ -294,32 +296,18 @@ def _parse_yaml(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """SafeLoader that reads 1e-3 as a number, as YAML 1.2 does, and bounds what it reads."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-        self._sizes: dict[yaml.Node, int] = {}
-        """The number of values of each node that is complete, with its aliases expanded."""
+    _aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node and all below it, and refuse what is too deep, too large or ambiguous."""
+        """Compose a node and all below it, and refuse keys given twice, and too many aliases."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        place = f"line {event.start_mark.line + 1}: "
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise DocumentError(f"{place}nested deeper than {_MAX_DEPTH} levels")
+        self._aliases += isinstance(event, yaml.AliasEvent)
+        if self._aliases > _MAX_ALIASES:  # ten levels of ten aliases are ten billion values
+            line = event.start_mark.line + 1
+            raise DocumentError(f"line {line}: more than {_MAX_ALIASES} aliases")
         node = super().compose_node(parent, index)
-        self._depth -= 1
-        if isinstance(event, yaml.AliasEvent):
-            if node not in self._sizes:
-                raise DocumentError(f"{place}an alias contains itself")
-        elif node is not None:
-            children = node.value if isinstance(node, yaml.CollectionNode) else []
-            if isinstance(node, yaml.MappingNode):
-                _refuse_duplicates(node)
-                children = [child for pair in node.value for child in pair]
-            self._sizes[node] = 1 + sum(self._sizes[child] for child in children)
-            if self._sizes[node] > _MAX_NODES:
-                raise DocumentError(f"{place}more than {_MAX_NODES:,} values")
+        if isinstance(node, yaml.MappingNode):
+            _refuse_duplicates(node)
         return node
 
 
