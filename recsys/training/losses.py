@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -249,32 +249,13 @@ class Negatives(NamedTuple):
     its logit so that the draw represents the full catalogue; None where nothing is subtracted."""
 
 
-class UniformNegatives(nn.Module):
-    """Draws all items with equal probability.
+class NegativeSampler(nn.Module):
+    """Draws the negatives of a step.
 
     Args:
-        num_items: size of the catalogue, I.
-        count: size of a draw; if it is I or more, a draw is the full catalogue, every item once.
-    """
-
-    def __init__(self, num_items: int, count: int) -> None:
-        super().__init__()
-        self._num_items, self._count = num_items, count
-
-    def forward(self, targets: Tensor) -> Negatives:
-        """Draw negatives for a step with targets [B, L]."""
-        if self._count >= self._num_items:
-            items = torch.arange(1, self._num_items + 1, device=targets.device)
-            return Negatives(items, torch.zeros(len(items), device=targets.device))
-        items = torch.randint(1, self._num_items + 1, (self._count,), device=targets.device)
-        share = math.log(self._count / self._num_items)
-        return Negatives(items, torch.full((self._count,), share, device=targets.device))
-
-
-class PopularNegatives(nn.Module):
-    """Draws items in proportion to their interactions.
-
-    Args:
+        kind: uniform: all items are equally likely, and where a draw is as large as the catalogue,
+            it is the full catalogue, every item once; popularity: in proportion to their
+            interactions; in_batch: from the targets of the step, so by popularity.
         interactions: of each item in training [I + 1], by item token; that of PAD is ignored.
         count: size of a draw.
     """
@@ -282,49 +263,35 @@ class PopularNegatives(nn.Module):
     _cumulative: Tensor
     _log_share: Tensor
 
-    def __init__(self, interactions: Tensor, count: int) -> None:
+    def __init__(
+        self, kind: Literal["uniform", "popularity", "in_batch"], interactions: Tensor, count: int
+    ) -> None:
         super().__init__()
-        self._count = count
-        shares = _shares(interactions)
+        self._kind, self._count, self._num_items = kind, count, len(interactions) - 1
+        shares = interactions.to(torch.float64, copy=True)
+        shares[PAD] = 0
+        shares /= shares.sum()
         self.register_buffer("_cumulative", shares.cumsum(0), persistent=False)
         self.register_buffer("_log_share", shares.log().float(), persistent=False)
 
     def forward(self, targets: Tensor) -> Negatives:
         """Draw negatives for a step with targets [B, L]."""
-        points = torch.rand(self._count, dtype=torch.float64, device=targets.device)
-        items = torch.searchsorted(self._cumulative, points * self._cumulative[-1], right=True)
-        return Negatives(items, self._log_share[items] + math.log(self._count))
-
-
-class InBatchNegatives(nn.Module):
-    """Draws from the targets of the step, uniformly over its positions, so by popularity.
-
-    Args:
-        interactions: of each item in training [I + 1], by item token; that of PAD is ignored.
-        count: size of a draw.
-    """
-
-    _log_share: Tensor
-
-    def __init__(self, interactions: Tensor, count: int) -> None:
-        super().__init__()
-        self._count = count
-        self.register_buffer("_log_share", _shares(interactions).log().float(), persistent=False)
-
-    def forward(self, targets: Tensor) -> Negatives:
-        """Draw negatives for a step with targets [B, L]."""
-        pool = targets[targets != PAD]
-        if not len(pool):  # one of several processes, which has no targets in this step
-            pool = self._log_share.argmax()[None]
-        items = pool[torch.randint(len(pool), (self._count,), device=pool.device)]
-        return Negatives(items, self._log_share[items] + math.log(self._count))
-
-
-def _shares(interactions: Tensor) -> Tensor:
-    """Return the share of each item in all interactions [I + 1], float64; 0 for PAD."""
-    shares = interactions.to(torch.float64, copy=True)
-    shares[PAD] = 0
-    return shares / shares.sum()
+        count, most, device = self._count, self._num_items, targets.device
+        if self._kind == "uniform":
+            items = torch.arange(1, most + 1, device=device)
+            if count < most:
+                items = torch.randint(1, most + 1, (count,), device=device)
+            share = math.log(min(count / most, 1))
+            return Negatives(items, torch.full((len(items),), share, device=device))
+        if self._kind == "popularity":
+            points = torch.rand(count, dtype=torch.float64, device=device)
+            items = torch.searchsorted(self._cumulative, points * self._cumulative[-1], right=True)
+        else:
+            pool = targets[targets != PAD]
+            if not len(pool):  # one of several processes, which has no targets in this step
+                pool = self._log_share.argmax()[None]
+            items = pool[torch.randint(len(pool), (count,), device=device)]
+        return Negatives(items, self._log_share[items] + math.log(count))
 
 
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,11 +31,9 @@ from recsys.model.heads import HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
 from recsys.training import processes
 from recsys.training.losses import (
-    InBatchNegatives,
-    PopularNegatives,
+    NegativeSampler,
     SampledLoss,
     SeenItems,
-    UniformNegatives,
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
@@ -88,12 +86,7 @@ class SampledObjective(nn.Module):
     def __init__(self, config: SampledLossConfig, interactions: Tensor) -> None:
         super().__init__()
         count, num_items = config.num_negatives, len(interactions) - 1
-        if config.negatives == "uniform":
-            self.negatives: nn.Module = UniformNegatives(num_items, count)
-        elif config.negatives == "popularity":
-            self.negatives = PopularNegatives(interactions, count)
-        else:
-            self.negatives = InBatchNegatives(interactions, count)
+        self.negatives = NegativeSampler(config.negatives, interactions, count)
         self._is_corrected = isinstance(config, SampledSoftmax)
         self._loss: SampledLoss = binary_cross_entropy
         if isinstance(config, SampledSoftmax):

@@ -25,10 +25,8 @@ from recsys.model.models import ModelInputs, NextItemModel
 from recsys.training import module as objectives
 from recsys.training.losses import (
     NO_NEGATIVE,
-    InBatchNegatives,
-    PopularNegatives,
+    NegativeSampler,
     SampledLoss,
-    UniformNegatives,
     binary_cross_entropy,
     mask_negatives,
     sampled_softmax,
@@ -191,12 +189,12 @@ def test_the_objective_equals_the_plain_formula_at_each_position(
 def test_uniform_draws_and_all_of_a_small_catalogue() -> None:
     torch.manual_seed(0)
     targets = make_batch()[2]
-    every = UniformNegatives(ITEMS, 20)(targets)
+    every = NegativeSampler("uniform", torch.ones(ITEMS + 1), 20)(targets)
     assert every.items.tolist() == list(range(1, ITEMS + 1))
     assert not every.log_expected.any()
     counts = torch.zeros(ITEMS + 1)
     for _ in range(3000):
-        drawn = UniformNegatives(ITEMS, 4)(targets)
+        drawn = NegativeSampler("uniform", torch.ones(ITEMS + 1), 4)(targets)
         counts += torch.bincount(drawn.items, minlength=ITEMS + 1)
     expected = drawn.log_expected[0].exp() * 3000
     assert counts[0] == 0
@@ -207,7 +205,8 @@ def test_popular_and_in_batch_draws_have_their_expected_frequency() -> None:
     torch.manual_seed(0)
     interactions = torch.tensor([99, 1, 2, 0, 4, 3])
     targets = torch.repeat_interleave(torch.arange(6), interactions)[None]  # PAD is no target
-    for sampler in (PopularNegatives(interactions, 50), InBatchNegatives(interactions, 50)):
+    for kind in ("popularity", "in_batch"):
+        sampler = NegativeSampler(kind, interactions, 50)
         counts, expected = torch.zeros(6), torch.zeros(6)
         for _ in range(400):
             drawn = sampler(targets)
@@ -258,7 +257,7 @@ def test_what_nobody_bought_is_not_drawn_at_the_edge_either(
     """Items 1 and 3 have no interactions, PAD's do not count; shares end at 1/4 and at 1."""
     edges = torch.tensor([0.0, 0.25, 1 - 2**-53], dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda *_, **__: edges)
-    draw = PopularNegatives(torch.tensor([9, 0, 1, 0, 3]), 3)
+    draw = NegativeSampler("popularity", torch.tensor([9, 0, 1, 0, 3]), 3)
     assert draw(make_batch()[2]).items.tolist() == [2, 4, 4]
 
 
