@@ -80,27 +80,21 @@ class Suite(_Fields):
             raise ValueError(f"{min(twice)!r} is used twice")
         return entries
 
-    def experiment(self, dataset: SuiteEntry, model: SuiteEntry, seed: int) -> Experiment:
+    def experiment(
+        self, dataset: SuiteEntry, model: SuiteEntry | None = None, seed: int | None = None
+    ) -> Experiment:
         """Return the experiment of a model on a dataset, named SUITE-DATASET-MODEL-sSEED.
+
+        Without a model it decides the baselines of the dataset, and is named SUITE-DATASET.
 
         Raises:
             InputError: fields are unknown, wrong or incompatible.
         """
-        name = f"{self.name}-{dataset.name}-{model.name}-s{seed}"
-        return self._experiment(name, seed, dataset, model)
-
-    def protocol(self, dataset: SuiteEntry) -> Experiment:
-        """Return the experiment that decides the baselines of a dataset, named SUITE-DATASET.
-
-        Raises:
-            InputError: as `experiment`.
-        """
-        return self._experiment(f"{self.name}-{dataset.name}", self.seeds[0], dataset)
-
-    def _experiment(self, name: str, seed: int, *entries: SuiteEntry) -> Experiment:
+        seed = self.seeds[0] if seed is None else seed
+        name = f"{self.name}-{dataset.name}" + ("" if model is None else f"-{model.name}-s{seed}")
         tree: dict[str, Any] = {"name": name, "seed": seed}
         tree["tracking"] = self.tracking.model_dump()
-        for fields in (self, *entries):
+        for fields in (self, dataset, *([] if model is None else [model])):
             given = fields.model_fields_set & _Fields.model_fields.keys()
             tree = merged(tree, fields.model_dump(include=given))
         return parse_experiment(tree, origin=f"suite {self.name}, {name}")
@@ -115,9 +109,8 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
     """
     suite = load_section(path, Suite)
     for dataset in suite.datasets:
-        suite.protocol(dataset)
-        for model in suite.models:
-            suite.experiment(dataset, model, suite.seeds[0])
+        for model in (None, *suite.models):
+            suite.experiment(dataset, model)
     return suite
 
 

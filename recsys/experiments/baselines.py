@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,54 +122,42 @@ def fit_baseline(
         InputError: the experiment has other data settings than the dataset, there is nothing to
             evaluate on, or the candidates or the store cannot be used.
     """
-    experiment = experiment.with_data(dataset.config)
-    experiment = experiment.model_copy(update={"name": f"{experiment.name}-{name}"})
-    return _run(name, experiment, dataset, None, tuned, test, parent=parent).run_id
+    changes = {"name": f"{experiment.name}-{name}", "baseline": name}
+    experiment = experiment.model_copy(update=changes)
+    return fit_baseline_bundle(
+        experiment, dataset, None, tuned=tuned, test=test, parent=parent
+    ).run_id
 
 
 def fit_baseline_bundle(
     experiment: Experiment,
     dataset: PreparedDataset,
-    out: Path,
+    out: Path | None,
     *,
     tuned: Tuned | None = None,
     test: Holdout | None = None,
     answer: str | None = None,
-) -> Run:
-    """Fit the baseline of an experiment as its answer: `fit_baseline` with a bundle.
-
-    Args:
-        experiment: with a ``baseline``.
-        dataset: the prepared dataset.
-        out: the folder of the bundle and the tables; it replaces that of an earlier run.
-        tuned: its settings, where validation has chosen them already.
-        test: see `fit_baseline`.
-        answer: the answer of an automatic run in words, which is logged as the tag of that name.
-
-    Raises:
-        InputError: see `fit_baseline`; or ``out`` cannot be written. `check_out` finds the latter
-            before the work is done.
-    """
-    if experiment.baseline is None:
-        raise ValueError("the experiment has no baseline")
-    name, experiment = experiment.baseline, experiment.with_data(dataset.config)
-    return _run(name, experiment, dataset, out, tuned, test, answer)
-
-
-def _run(
-    name: str,
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    out: Path | None,
-    tuned: Tuned | None,
-    targets: Holdout | None,
-    answer: str | None = None,
     parent: str | None = None,
 ) -> Run:
+    """Fit the ``baseline`` of an experiment as its answer; see `fit_baseline`.
+
+    Args:
+        experiment: with a baseline.
+        dataset: the prepared dataset.
+        out: the folder of the bundle and the tables, which replaces that of an earlier run and is
+            best checked before by `check_out`. If None, there is no bundle.
+        tuned: see `fit_baseline`.
+        test: see `fit_baseline`.
+        answer: the answer of an automatic run in words, which is logged as the tag of that name.
+        parent: see `track`.
+    """
+    if (name := experiment.baseline) is None:
+        raise ValueError("the experiment has no baseline")
+    experiment = experiment.with_data(dataset.config)
     evaluation, refit = experiment.evaluation, experiment.training.refit
     trained_on: TrainedOn = ("train", "valid") if refit else ("train",)
     everything = find_holdout(dataset, "test", evaluation.request_time)
-    holdout = everything if targets is None else targets
+    holdout = everything if test is None else test
     settings = baseline_settings(experiment)
     if len(holdout.histories) < len(everything.histories):  # another result than that on all
         settings["evaluation.test_histories"] = len(holdout.histories)
@@ -180,8 +168,8 @@ def _run(
             tracker.tag(artifacts.ANSWER, answer)
         baseline, started = BASELINES[name], time.perf_counter()
         if tuned is None:
-            tuned = Tuned(baseline.choose(dataset, evaluation.seen), 0.0)
-            tuned = replace(tuned, seconds=time.perf_counter() - started)
+            chosen = baseline.choose(dataset, evaluation.seen)
+            tuned = Tuned(chosen, time.perf_counter() - started)
         chosen, started = tuned.settings, time.perf_counter()
         if chosen is not None:
             tracker.log_settings(
@@ -190,9 +178,9 @@ def _run(
         scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
         fitting = time.perf_counter() - started
         seconds = {TUNE_SECONDS: tuned.seconds, FIT_SECONDS: fitting}
-        test = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
+        tested = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
         lists = evaluate_lists({"lists": scorer}, dataset, "test", evaluation.seen)
-        results = Results(evaluation.cutoffs, test, lists)
+        results = Results(evaluation.cutoffs, tested, lists)
         if out is None:
             results.log_alone(tracker, seconds)
         else:

@@ -70,7 +70,7 @@ def run_suite(
     runs: dict[str, list[str]] = {}
     with sole_use(out / suite.name, "runs the suite"), new_progress() as progress:
         for number, entry in enumerate(suite.datasets, 1):
-            protocol = suite.protocol(entry)
+            protocol = suite.experiment(entry)
             dataset = prepared(protocol)
             steps = list(_steps(suite, entry, protocol, dataset))
             title = f"{suite.name}: {entry.name}, {number} of {len(suite.datasets)} datasets"

@@ -80,7 +80,7 @@ class EpochRecorder(pl.Callback):
         config: the training section.
         epochs: the maximum number of epochs.
         batches: the batches of an epoch.
-        report: called with the number of an epoch (from 1) and its metrics.
+        report: see `Report`.
         curve: the completed epochs.
     """
 
@@ -96,14 +96,11 @@ class EpochRecorder(pl.Callback):
     ) -> None:
         self.curve = curve
         self.average = EpochAverage() if config.average_weights else None
-        self._module = module
-        self._validate = validate
-        self._config = config
-        self._epochs = epochs
-        self._batches = batches
-        self._tokens = batches.num_tokens
-        self._report = report
-        self._seconds_before = 0.0
+        self._module, self._validate, self._config = module, validate, config
+        self._epochs, self._batches, self._report = epochs, batches, report
+        self._decay_epochs = 0
+        if config.schedule == "hold_decay":
+            self._decay_epochs = round(epochs * config.decay_fraction)
         self._started: float | None = None
         if curve.early_decay is not None:
             self._start_decay(curve.early_decay)
@@ -117,12 +114,6 @@ class EpochRecorder(pl.Callback):
     def total_steps(self) -> int:
         """Number of steps of the entire training, as currently planned."""
         return self._module.schedule.total_steps
-
-    @property
-    def _decay_epochs(self) -> int:
-        """Number of epochs at the end over which the learning rate decays; 0 if it does not."""
-        decays = self._config.schedule == "hold_decay"
-        return round(self._epochs * self._config.decay_fraction) if decays else 0
 
     @property
     def _hold_epochs(self) -> int:
@@ -189,14 +180,12 @@ class EpochRecorder(pl.Callback):
         self._keep_if_best(0, metrics, may_win=may_win)
         if may_win:
             self.curve.start = metrics
-        logger.debug("the start: validation NDCG@10 %.4f", metrics[MONITOR])
         self._report(0, metrics)
 
     @property
     def _seconds(self) -> float:
         """Seconds of the epoch so far; 0 between two epochs."""
-        now = 0.0 if self._started is None else time.perf_counter() - self._started
-        return self._seconds_before + now
+        return 0.0 if self._started is None else time.perf_counter() - self._started
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside the curve."""
@@ -204,10 +193,11 @@ class EpochRecorder(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` returned."""
-        self._seconds_before = state_dict["seconds"]
+        if state_dict["seconds"]:
+            self._started = time.perf_counter() - state_dict["seconds"]
 
     def on_train_batch_start(self, *_: object) -> None:
-        """Start the clock; an epoch that is resumed has no start."""
+        """Start the clock, unless the epoch is resumed."""
         if self._started is None:
             self._started = time.perf_counter()
 
@@ -231,11 +221,11 @@ class EpochRecorder(pl.Callback):
         loss, targets = self.check_finite()
         seconds = self._seconds  # a GPU has finished: its numbers have been read
         self._module.sums.zero_()
-        self._seconds_before, self._started = 0.0, None
+        self._started = None
         metrics = {
             "train/loss": loss / targets,
             "train/seconds": seconds,
-            "train/tokens_per_second": self._tokens / seconds,
+            "train/tokens_per_second": self._batches.num_tokens / seconds,
             "train/padding_share": self._batches.padding_share,
         }
         self.curve.epochs.append(metrics)

@@ -146,15 +146,6 @@ def _padded_count(count: int, chunk_rows: int) -> int:
     return full * chunk_rows + batch_width(rest, chunk_rows, chunk_rows if full else rest)
 
 
-def build_objective(
-    config: TrainingConfig, interactions: Tensor
-) -> CatalogueObjective | SampledObjective:
-    """Build the objective of a config; for ``interactions`` see `SampledObjective`."""
-    if isinstance(config.loss, CrossEntropy):
-        return CatalogueObjective()
-    return SampledObjective(config.loss, interactions)
-
-
 def use_sparse_gradients(model: Model) -> dict[str, Tensor]:
     """Make the gradients of all embedding tables with a row per item sparse.
 
@@ -297,7 +288,9 @@ class TrainingModule(pl.LightningModule):
         if isinstance(model, AveragedModel):
             raise InputError("model.kind=averaged: its members are trained one by one")
         self.model = model
-        self.objective = build_objective(config, interactions)
+        self.objective: CatalogueObjective | SampledObjective = CatalogueObjective()
+        if not isinstance(config.loss, CrossEntropy):
+            self.objective = SampledObjective(config.loss, interactions)
         self.schedule = schedule
         """The learning-rate schedule, read at every step."""
         self.sums = torch.zeros(2, dtype=float64)

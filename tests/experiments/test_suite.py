@@ -67,9 +67,9 @@ def test_a_model_overrides_its_dataset_which_overrides_the_suite(tmp_path: Path)
     assert flatten(experiment)["model.dropout"] == 0.3
     assert flatten(suite.experiment(unseen, bert4rec, seed=0))["model.dropout"] == 0.1
     assert suite.experiment(unseen, bert4rec, seed=0).training.max_epochs == 2
-    assert suite.protocol(every).evaluation.seen == "allow"
-    assert suite.protocol(every).evaluation.cutoffs == (2,)
-    assert suite.protocol(unseen).evaluation.seen == "filter"
+    assert suite.experiment(every).evaluation.seen == "allow"
+    assert suite.experiment(every).evaluation.cutoffs == (2,)
+    assert suite.experiment(unseen).evaluation.seen == "filter"
 
 
 def test_a_count_ensemble_belongs_to_a_model_or_to_all(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_count_ensemble_belongs_to_a_model_or_to_all(tmp_path: Path) -> None:
     plain, counts = (suite.experiment(every, model, 0).count_ensemble for model in suite.models)
     assert plain is None
     assert counts == CountEnsembleConfig(weights=(3.0,))
-    assert suite.protocol(every).count_ensemble == CountEnsembleConfig(weights=(1.0,))
+    assert suite.experiment(every).count_ensemble == CountEnsembleConfig(weights=(1.0,))
 
 
 @pytest.mark.parametrize(

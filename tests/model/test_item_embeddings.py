@@ -14,12 +14,11 @@ from recsys.config import (
     NextItemConfig,
     SampledSoftmax,
     TargetAttention,
-    TrainingConfig,
 )
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.models import ModelInputs, NextItemModel
-from recsys.training.module import CatalogueObjective, build_objective, use_sparse_gradients
+from recsys.training.module import CatalogueObjective, SampledObjective, use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)
@@ -148,7 +147,7 @@ def of_loss(loss: str) -> nn.Module:
     if loss == "cross_entropy":
         return CatalogueObjective()
     settings = SampledSoftmax(kind="sampled_softmax", num_negatives=4)
-    return build_objective(TrainingConfig(loss=settings), torch.tensor([0, 1, 1, 0, 1]))
+    return SampledObjective(settings, torch.tensor([0, 1, 1, 0, 1]))
 
 
 def test_all_items_drawn_as_negatives_train_features_as_the_full_catalogue_does() -> None:
