@@ -27,7 +27,7 @@ from torch import nn
 from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
-from recsys.model.models import NextItemModel
+from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking.store import write_tables
 from recsys.training.device import NO_CUBLAS_CONTEXT
@@ -220,7 +220,7 @@ def tiny_experiment(head: TargetAttention | DotProduct) -> Experiment:
     )
 
 
-def tiny_model(experiment: Experiment, num_items: int) -> NextItemModel:
+def tiny_model(experiment: Experiment, num_items: int) -> Model:
     torch.manual_seed(3)
     assert isinstance(experiment.model, NextItemConfig)
     model = build_model(experiment.model, num_items)

@@ -50,6 +50,7 @@ def learn(task: Callable[[Tensor], Tensor], steps: int) -> SequenceToSequence:
         dropout=0.0,
     )
     model = build_model(config, ITEMS)
+    assert isinstance(model, SequenceToSequence)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
     generator = torch.Generator().manual_seed(1)

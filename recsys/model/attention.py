@@ -48,6 +48,12 @@ def last_states(states: Tensor, lengths: Tensor) -> Tensor:
     return states[torch.arange(len(lengths), device=lengths.device), lengths - 1]
 
 
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """[..., L, H · d] to [..., H, L, d]."""
+    heads: Tensor = x.unflatten(-1, (num_heads, -1))
+    return heads.transpose(-2, -3)
+
+
 def attention_weights(
     query: Tensor,
     key: Tensor,
@@ -266,13 +272,13 @@ class MultiHeadAttention(nn.Module):
     def queries(self, x: Tensor) -> Tensor:
         """[B, Q, D] to [B, H, Q, d]."""
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        return self._split(F.linear(x, weight[: self.width], bias[: self.width]))
+        return split_heads(F.linear(x, weight[: self.width], bias[: self.width]), self.num_heads)
 
     def keys_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """[B, K, D] to keys and values [B, H, K, d]."""
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         key, value = F.linear(context, weight[self.width :], bias[self.width :]).chunk(2, dim=-1)
-        return self._split(key), self._split(value)
+        return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
     def join(self, attended: Tensor) -> Tensor:
         """Heads [B, H, Q, d] to [B, Q, D]."""
@@ -282,14 +288,10 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, context: Tensor | None, query_positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         if context is None:
-            query, key, value = map(self._split, self.query_key_value(x).chunk(3, dim=-1))
+            sides = self.query_key_value(x).chunk(3, dim=-1)
+            query, key, value = (split_heads(side, self.num_heads) for side in sides)
         else:
             query, (key, value) = self.queries(x), self.keys_values(context)
         if self.rotary is not None and (context is None or query_positions is not None):
             query, key = self.rotary(query, query_positions), self.rotary(key)
         return query, key, value
-
-    def _split(self, x: Tensor) -> Tensor:
-        """[B, L, H · d] to [B, H, L, d]."""
-        heads: Tensor = x.unflatten(-1, (self.num_heads, -1))
-        return heads.transpose(1, 2)

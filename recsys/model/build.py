@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import overload
-
 from torch import nn
 
 from recsys.config import (
@@ -32,24 +30,6 @@ from recsys.model.heads import DotProductHead, Head, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
 from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, NextItemModel
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
-
-
-@overload
-def build_model(
-    config: NextItemConfig | HSTUConfig,
-    num_items: int,
-    features: ItemFeatureEmbeddings | None = None,
-    inputs: FeatureEmbeddings | None = None,
-) -> NextItemModel: ...
-@overload
-def build_model(config: SequenceToSequenceConfig, num_items: int) -> SequenceToSequence: ...
-@overload
-def build_model(
-    config: ModelConfig,
-    num_items: int,
-    features: ItemFeatureEmbeddings | None = None,
-    inputs: FeatureEmbeddings | None = None,
-) -> Model: ...
 
 
 def build_model(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.model.attention import last_states, padding_mask
+from recsys.model.attention import last_states, padding_mask, split_heads
 from recsys.model.encoder import Dropout
 
 Pooling = Literal["average", "sum"]
@@ -289,24 +289,19 @@ class TargetAttentionHead(Head, nn.Module):
     def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
         """The states; keys and values of the purchases."""
         source = self.dropout(self.kv_norm(embedded))
-        keys, values = self._directions(self.key(source)), self._split(self.value(source))
-        return HistoryRepresentation(states, keys, values)
+        keys, values = self._directions(self.key(source)), self.value(source)
+        return HistoryRepresentation(states, keys, split_heads(values, self.num_heads))
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         """The embeddings; queries κ W_q e and value queries W_u e."""
         queries = self._directions(self.query(embeddings)) * self.temperatures[:, None, None]
-        value_queries = self._split(self.value_query(embeddings))
+        value_queries = split_heads(self.value_query(embeddings), self.num_heads)
         return CandidateRepresentation(embeddings, queries, value_queries)
 
     def _directions(self, x: Tensor) -> Tensor:
         """[..., N, H · d] to [..., H, N, d] of length 1, in float32 at least."""
-        wide = self._split(x.to(torch.promote_types(x.dtype, torch.float32)))
+        wide = split_heads(x.to(torch.promote_types(x.dtype, torch.float32)), self.num_heads)
         return F.normalize(wide, dim=-1)
-
-    def _split(self, x: Tensor) -> Tensor:
-        """[..., N, H · d] to [..., H, N, d]."""
-        narrow: Tensor = x.unflatten(-1, (self.num_heads, -1))
-        return narrow.transpose(-2, -3)
 
 
 def _past(x: Tensor, decay: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.model.attention import last_states
+from recsys.model.attention import last_states, split_heads
 from recsys.model.embeddings import positions_from_end
 from recsys.model.encoder import Dropout, Encoder, TimesRead
 
@@ -76,21 +76,17 @@ class HSTUBlock(nn.Module):
                 `time_buckets`. If None, there is no bias for time gaps.
         """
         projected = F.silu(self.gate_value_query_key(self.norm(x)))
-        gate, value, query, key = projected.chunk(4, dim=-1)
-        scores = self._split(query) @ self._split(key).mT
+        gate, *sides = projected.chunk(4, dim=-1)
+        value, query, key = (split_heads(side, self.num_heads) for side in sides)
+        scores = query @ key.mT
         positions = torch.arange(x.shape[1], device=x.device)
         bias = self.position_bias[(positions[:, None] - positions).clamp(min=0)]
         if self.time_bias is not None and buckets is not None:
             bias = bias + _of_buckets(self.time_bias, buckets)[:, None]
         weights = F.silu(scores + bias.to(scores.dtype)).tril()
-        attended = weights @ self._split(value / self.max_length)
+        attended = weights @ (value / self.max_length)
         joined = self.norm(attended.transpose(1, 2).flatten(2))
         return x + self.output(self.dropout(joined * gate))  # type: ignore[no-any-return]
-
-    def _split(self, x: Tensor) -> Tensor:
-        """[B, L, D] to [B, H, L, D / H]."""
-        heads: Tensor = x.unflatten(-1, (self.num_heads, -1))
-        return heads.transpose(1, 2)
 
 
 def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead, TargetAttentionHead
-from recsys.model.models import ModelInputs, NextItemModel
+from recsys.model.models import Model, ModelInputs
 
 NUM_ITEMS, LENGTH = 11, 4
 AnyHead = DotProduct | TargetAttention
@@ -26,7 +26,7 @@ HISTORIES = st.lists(
 )
 
 
-def make_model(head: AnyHead) -> NextItemModel:
+def make_model(head: AnyHead) -> Model:
     torch.manual_seed(5)
     config = NextItemConfig(
         embedding_dim=8, feed_forward_dim=16, max_sequence_length=LENGTH, head=head

@@ -33,6 +33,7 @@ def make_model(seed: int, **settings: object) -> SequenceToSequence:
         }
     )
     model = build_model(config, ITEMS)
+    assert isinstance(model, SequenceToSequence)
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.5)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from recsys.config import (
 )
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemEmbeddings, ItemFeatureEmbeddings
-from recsys.model.models import ModelInputs, NextItemModel
+from recsys.model.models import Model, ModelInputs
 from recsys.training.module import CatalogueObjective, SampledObjective, use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
@@ -43,7 +43,7 @@ def features(dim: int = 8) -> ItemFeatureEmbeddings:
     )
 
 
-def random_model(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> NextItemModel:
+def random_model(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> Model:
     torch.manual_seed(1)
     model = build_model(config, 4, features())
     for weight in model.parameters():

@@ -25,7 +25,13 @@ from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end
 from recsys.model.encoder import Residual
 from recsys.model.heads import TargetAttentionHead
-from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, ModelInputs
+from recsys.model.models import (
+    FactorisationMachine,
+    MaskedItemModel,
+    Model,
+    ModelInputs,
+    NextItemModel,
+)
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.training.losses import chunked_cross_entropy
 
@@ -265,6 +271,7 @@ def test_inputs_are_scaled_and_dropout_comes_after_the_sum(kind: str) -> None:
     else:
         config = NextItemConfig.model_validate({"head": head, "feed_forward_dim": 8, **shape})
     model = build_model(config, num_items=20).double().eval()
+    assert isinstance(model, NextItemModel)
     sums: list[Tensor] = []
     sources: list[Tensor] = []
     model.encoder.dropout.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))

@@ -21,7 +21,7 @@ from recsys.config import (
     TargetAttention,
 )
 from recsys.model.build import build_model
-from recsys.model.models import ModelInputs, NextItemModel
+from recsys.model.models import Model, ModelInputs
 from recsys.training import module as objectives
 from recsys.training.losses import (
     NO_NEGATIVE,
@@ -37,7 +37,7 @@ ITEMS = 11
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
 
 
-def make_model(head: DotProduct | TargetAttention) -> NextItemModel:
+def make_model(head: DotProduct | TargetAttention) -> Model:
     torch.manual_seed(5)
     config = NextItemConfig(embedding_dim=8, feed_forward_dim=16, head=head, dropout=0)
     model = build_model(config, ITEMS)
