@@ -39,11 +39,10 @@ from recsys.data.histories import Histories
 from recsys.data.preparation import fold_configs
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.evaluation.tables import RankTable, TopKTable
-from recsys.experiments.backtest import MODEL, backtest
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
-from recsys.experiments.suite import run_suite
+from recsys.experiments.suite import MODEL, backtest, run_suite
 from recsys.experiments.tune import tune
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking.runs import find_runs

@@ -243,7 +243,7 @@ def run_backtest(
     from recsys.baselines.tuned import BASELINES
     from recsys.data.preparation import fold_configs
     from recsys.evaluation.metrics import metric_names
-    from recsys.experiments.backtest import MODEL, backtest
+    from recsys.experiments.suite import MODEL, backtest
     from recsys.training import processes
 
     processes.refuse_several("backtest")

@@ -18,13 +18,20 @@ from recsys.config.data import (
 from recsys.config.experiment import (
     WITH_COUNTS,
     AllItems,
+    BinaryCrossEntropy,
     CountEnsembleConfig,
+    CrossEntropy,
     EvaluationConfig,
     Experiment,
+    GeneralisedBinaryCrossEntropy,
     GivenItems,
     RequestTime,
     SampledItems,
+    SampledLossConfig,
+    SampledSoftmax,
+    StartConfig,
     TrackingConfig,
+    TrainingConfig,
 )
 from recsys.config.files import (
     Preset,
@@ -60,12 +67,3 @@ from recsys.config.model import (
 )
 from recsys.config.section import Section
 from recsys.config.suite import Choices, Range, Search, Suite, SuiteEntry, load_search, load_suite
-from recsys.config.training import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    GeneralisedBinaryCrossEntropy,
-    SampledLossConfig,
-    SampledSoftmax,
-    StartConfig,
-    TrainingConfig,
-)

@@ -1,11 +1,12 @@
-"""Suites: every model and baseline on every dataset; an interrupted suite resumes."""
+"""Many runs: suites, which resume where they were interrupted, and backtests, fold by fold."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +16,12 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.evaluation.tables import RankTable, pool_folds
 from recsys.experiments.baselines import baseline_settings, baselines_of, fit_baseline
 from recsys.experiments.fit import fit
 from recsys.folders.locks import BusyError, sole_use
-from recsys.progress import new_progress
+from recsys.progress import new_progress, shown, stage
+from recsys.tracking.runs import find_runs
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoints import CheckpointError
 from recsys.training.refit import with_enough_epochs
@@ -124,3 +127,51 @@ def _run(step: _Step, dataset: PreparedDataset, out: Path, progress: Progress) -
         raise KeyboardInterrupt
     logger.info("%s: %.0f s, run %s", name, time.perf_counter() - started, run_id[:8])
     return run_id
+
+
+MODEL = "model"
+"""The name of the experiment's own model among the names of baselines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backtested:
+    """The result of one model or baseline."""
+
+    name: str
+    """`MODEL` or the name of a baseline."""
+    runs: tuple[str, ...]
+    """Ids of the MLflow runs, one per fold."""
+    folds: tuple[RankTable, ...]
+    """The test ranks of each fold."""
+    pooled: RankTable
+    """The test ranks of all folds."""
+
+
+def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDataset]) -> Backtested:
+    """Fit on each fold separately and evaluate on its test part.
+
+    Args:
+        name: `MODEL` or the name of a baseline.
+        experiment: all settings; fold i is called NAME-fold-i and written to runs/NAME-fold-i.
+        datasets: the datasets of the folds, whose data settings replace those of the experiment;
+            see `recsys.data.splits.folds`.
+
+    Raises:
+        InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
+    """
+    runs = []
+    with shown() as view, stage(f"backtest of {name}", len(datasets), view) as line:
+        for number, dataset in enumerate(datasets, 1):
+            line.say(f"fold {number} of {len(datasets)}")
+            update = {"name": f"{experiment.name}-fold-{number}", "data": dataset.config}
+            fold = experiment.model_copy(update=update)
+            if name == MODEL:
+                runs.append(fit(fold, dataset, progress=view).run_id)
+            else:
+                runs.append(fit_baseline(name, fold, dataset))
+            line.advance()
+    evaluated = find_runs(runs, experiment.tracking, "test")
+    tables = tuple(run.ranks for run in evaluated)
+    return Backtested(
+        name, tuple(runs), tables, pool_folds(tables, [dataset.user_ids for dataset in datasets])
+    )
