@@ -37,8 +37,8 @@ from recsys.tracking.tracker import decisive_facts
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from recsys.training.curve import MONITOR, Curve
 from recsys.training.epochs import Report
+from recsys.training.loop import WarmStart
 from recsys.training.refit import Fitted, train_and_refit
-from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 

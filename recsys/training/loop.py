@@ -1,4 +1,7 @@
-"""The training loop: train a model with Lightning and return the weights of its best epoch."""
+"""The training loop: train a model with Lightning and return the weights of its best epoch.
+
+It begins with random weights, or with those of a trained model (`WarmStart`).
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,38 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
+from torch import Tensor
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import (
     Batches,
     MaskedBatches,
     PlainBatches,
+    ReplayBatches,
     SequenceToSequenceBatches,
     ShardedBatches,
     TrainingBatches,
+    histories_after,
 )
-from recsys.data.histories import Histories
+from recsys.data.histories import PAD, Histories
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.catalogue import Catalogue
+from recsys.inference.grown_items import EarlierModel
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import ReportingScorer
 from recsys.machine import keep_freed_memory
@@ -50,7 +59,6 @@ from recsys.training.device import (
 from recsys.training.epochs import EpochRecorder, Report
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.progress import ProgressLine
-from recsys.training.warm_start import WarmStart
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +67,62 @@ ENDLESS = 100_000
 
 _COPIES = 5
 """Of the weights in training: themselves, their gradients, two moments, and the best so far."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmStart:
+    """The model that a training starts from, and the mixture of histories that it reads."""
+
+    weights: Mapping[str, Tensor]
+    """The weights of the model, by name."""
+    tokens: NDArray[np.int32]
+    """Shape [I + 1]: the token that each item of the catalogue has in that model; PAD if none."""
+    untrained: NDArray[np.bool_]
+    """Shape [I + 1]: whether the model has the item, but was not trained on an interaction with it.
+    What its row learned is that nobody wants the item."""
+    until: int | None
+    """The time of the newest interaction that the model was trained on. If None, every history is
+    read in each epoch."""
+    replay: float
+    """The share of the histories of an epoch that have no later interaction."""
+    may_win: bool
+    """Whether the start may be the best epoch: not if it was trained on validation targets, which
+    flatters it."""
+
+    def initialise(self, model: Model, histories: Histories) -> None:
+        """Give a new model the weights; new items get theirs from neighbours in the histories.
+
+        An item that now has its first interactions is new too.
+
+        Raises:
+            InputError: a weight has another shape.
+        """
+        seen = np.bincount(histories.items, minlength=len(self.tokens)) > 0
+        tokens = np.where(self.untrained & seen, np.int32(PAD), self.tokens)
+        model.load_state_dict(EarlierModel(self.weights, tokens).grown(model, histories))
+
+    def has_new(self, histories: Histories) -> bool:
+        """Return whether the histories have an interaction that the model was not trained on."""
+        return bool(histories_after(histories, self.until).any())
+
+    def mixed(
+        self,
+        build: Callable[[Histories], PlainBatches],
+        histories: Histories,
+        seed: int,
+        epochs_per_pass: int,
+    ) -> Batches:
+        """Return the batches of the mixture; of all histories if none or all of them are new."""
+        is_new = histories_after(histories, self.until)
+        count = int(is_new.sum())
+        if count in (0, len(histories)):
+            return build(histories)
+        batches = ReplayBatches(build, histories, is_new, self.replay, seed, epochs_per_pass)
+        logger.info(
+            "%d of %d histories have new interactions: an epoch reads them and %d others",
+            *(count, len(histories), batches.replayed),
+        )
+        return batches
 
 
 def train(  # noqa: PLR0913, PLR0917 - all that decides a training

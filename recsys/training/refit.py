@@ -19,8 +19,7 @@ from recsys.training.checkpoints import Checkpoint, TrainingState
 from recsys.training.curve import Curve
 from recsys.training.device import training_device, with_precision
 from recsys.training.epochs import Report
-from recsys.training.loop import build_batches, train
-from recsys.training.warm_start import WarmStart
+from recsys.training.loop import WarmStart, build_batches, train
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,8 @@ from recsys.model.build import build_model
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import gpu_memory
 from recsys.training.epochs import EpochRecorder
-from recsys.training.loop import train
+from recsys.training.loop import WarmStart, train
 from recsys.training.module import TrainingModule
-from recsys.training.warm_start import WarmStart
 
 
 def test_the_limit_is_that_of_this_machine() -> None:
