@@ -171,8 +171,6 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, max_length: int, width: int) -> None:
         super().__init__()
-        if width % 2:
-            raise ValueError(f"rotary positions rotate pairs of features: {width} is odd")
         angle = position_angles(max_length, width)
         self.register_buffer("cosines", angle.cos().float(), persistent=False)
         self.register_buffer("sines", angle.sin().float(), persistent=False)
@@ -209,7 +207,7 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         embedding_dim: D.
-        num_heads: H.
+        num_heads: H, which divides D unless heads are wide.
         wide: whether heads have D features each.
         rotary: rotates queries and keys by their positions, if both are of the same sequence.
     """
@@ -223,10 +221,6 @@ class MultiHeadAttention(nn.Module):
         rotary: RotaryPositions | None = None,
     ) -> None:
         super().__init__()
-        if not wide and embedding_dim % num_heads:
-            raise ValueError(
-                f"num_heads must divide embedding_dim: {num_heads} does not divide {embedding_dim}"
-            )
         self.num_heads = num_heads
         self.width = embedding_dim * num_heads if wide else embedding_dim
         self.query_key_value = nn.Linear(embedding_dim, 3 * self.width)

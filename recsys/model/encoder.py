@@ -41,8 +41,6 @@ class Dropout(nn.Module):
 
     def __init__(self, probability: float) -> None:
         super().__init__()
-        if not 0 <= probability < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {probability}")
         self._dropped = min(round(probability * _LEVELS), _LEVELS - 1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -50,10 +50,6 @@ class HSTUBlock(nn.Module):
         self, embedding_dim: int, num_heads: int, max_length: int, dropout: float, *, timed: bool
     ) -> None:
         super().__init__()
-        if embedding_dim % num_heads:
-            raise ValueError(
-                f"num_heads must divide embedding_dim: {num_heads} does not divide {embedding_dim}"
-            )
         self.num_heads = num_heads
         self.max_length = max_length
         self.norm = nn.LayerNorm(embedding_dim, eps=1e-6, elementwise_affine=False)

@@ -34,8 +34,6 @@ def test_dropout_keeps_its_share_and_its_mean() -> None:
     (gradient,) = torch.autograd.grad(y.sum(), x)
     assert torch.equal(gradient, y.detach())
     assert dropout.eval()(x) is x
-    with pytest.raises(ValueError, match="dropout"):
-        Dropout(1.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -191,8 +189,6 @@ def test_rotary_attention_depends_on_distances_only() -> None:
 
 
 def test_rotary_positions_rotate_pairs() -> None:
-    with pytest.raises(ValueError, match="3 is odd"):
-        RotaryPositions(5, 3)
     narrow = {"embedding_dim": 6, "num_heads": 2, "positions": "rotary"}
     with pytest.raises(InputError, match=r"model.positions: .*heads have 3"):
         parse_experiment({"model": narrow})
