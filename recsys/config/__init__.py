@@ -25,6 +25,7 @@ from recsys.config.experiment import (
     Experiment,
     GeneralisedBinaryCrossEntropy,
     GivenItems,
+    LossConfig,
     RequestTime,
     SampledItems,
     SampledLossConfig,

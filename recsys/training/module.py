@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from recsys.config import (
     CrossEntropy,
     GeneralisedBinaryCrossEntropy,
-    SampledLossConfig,
+    LossConfig,
     SampledSoftmax,
     TrainingConfig,
 )
@@ -43,8 +43,30 @@ from recsys.training.losses import (
 )
 
 
-class CatalogueObjective(nn.Module):
-    """Cross-entropy over the full catalogue."""
+class Objective(nn.Module):
+    """The mean loss of targets, over the full catalogue or against negatives drawn for each step.
+
+    Against negatives the model's item embeddings are read row by row, so their gradient is sparse.
+
+    Args:
+        config: the loss, and how its negatives are drawn.
+        interactions: number of interactions of each item in training [I + 1], by item token.
+    """
+
+    def __init__(self, config: LossConfig, interactions: Tensor) -> None:
+        super().__init__()
+        self.negatives: NegativeSampler | None = None
+        self._loss: SampledLoss = binary_cross_entropy
+        self._is_corrected = isinstance(config, SampledSoftmax)
+        if isinstance(config, CrossEntropy):
+            return
+        count = config.num_negatives
+        self.negatives = NegativeSampler(config.negatives, interactions, count)
+        if isinstance(config, SampledSoftmax):
+            self._loss = sampled_softmax
+        elif isinstance(config, GeneralisedBinaryCrossEntropy):
+            weight = calibrated_weight(count, len(interactions) - 1, config.calibration)
+            self._loss = partial(binary_cross_entropy, target_weight=weight)
 
     def forward(
         self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
@@ -58,8 +80,24 @@ class CatalogueObjective(nn.Module):
             seen: item tokens [B, N], of which the first N - L + 1 + t were seen before target t. If
                 None, seen items are wrong answers like any other.
         """
-        head, table = model.head, model.items.table()
-        before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
+        head, length = model.head, targets.shape[1]
+        if self.negatives is not None:
+            negatives = self.negatives(targets)
+            if not self._is_corrected:
+                negatives = negatives._replace(log_expected=None)
+            return chunked_sampled_loss(
+                self._loss,
+                head.logits,
+                history,
+                head.represent_candidates(model.items(negatives.items)),
+                head.score_targets(history, head.represent_candidates(model.items(targets))),
+                targets,
+                negatives,
+                seen,
+                chunk_rows=head.chunk_rows(length, len(negatives.items), targets.device),
+            )
+        table = model.items.table()
+        before = None if seen is None else SeenItems.up_to(seen, length)
         if not head.attends:
             rows = head.chunk_rows(1, len(table), table.device)
             history, targets, before = drop_padding(history, targets, before, rows)
@@ -70,48 +108,6 @@ class CatalogueObjective(nn.Module):
             targets,
             before,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
-        )
-
-
-class SampledObjective(nn.Module):
-    """A loss of the targets against negatives, which are redrawn for each step.
-
-    The model's item embeddings are read row by row, so their gradient is sparse.
-
-    Args:
-        config: the loss and how its negatives are drawn.
-        interactions: number of interactions of each item in training [I + 1], by item token.
-    """
-
-    def __init__(self, config: SampledLossConfig, interactions: Tensor) -> None:
-        super().__init__()
-        count, num_items = config.num_negatives, len(interactions) - 1
-        self.negatives = NegativeSampler(config.negatives, interactions, count)
-        self._is_corrected = isinstance(config, SampledSoftmax)
-        self._loss: SampledLoss = binary_cross_entropy
-        if isinstance(config, SampledSoftmax):
-            self._loss = sampled_softmax
-        elif isinstance(config, GeneralisedBinaryCrossEntropy):
-            weight = calibrated_weight(count, num_items, config.calibration)
-            self._loss = partial(binary_cross_entropy, target_weight=weight)
-
-    def forward(
-        self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
-    ) -> Tensor:
-        """Return the mean loss of the targets; the arguments are those of `CatalogueObjective`."""
-        head, negatives = model.head, self.negatives(targets)
-        if not self._is_corrected:
-            negatives = negatives._replace(log_expected=None)
-        return chunked_sampled_loss(
-            self._loss,
-            head.logits,
-            history,
-            head.represent_candidates(model.items(negatives.items)),
-            head.score_targets(history, head.represent_candidates(model.items(targets))),
-            targets,
-            negatives,
-            seen,
-            chunk_rows=head.chunk_rows(targets.shape[1], len(negatives.items), targets.device),
         )
 
 
@@ -288,9 +284,7 @@ class TrainingModule(pl.LightningModule):
         if isinstance(model, AveragedModel):
             raise InputError("model.kind=averaged: its members are trained one by one")
         self.model = model
-        self.objective: CatalogueObjective | SampledObjective = CatalogueObjective()
-        if not isinstance(config.loss, CrossEntropy):
-            self.objective = SampledObjective(config.loss, interactions)
+        self.objective = Objective(config.loss, interactions)
         self.schedule = schedule
         """The learning-rate schedule, read at every step."""
         self.sums = torch.zeros(2, dtype=float64)
@@ -298,7 +292,7 @@ class TrainingModule(pl.LightningModule):
         self._config = config
         self._exclude_seen = exclude_seen
         self._random = torch.empty(0, 0, dtype=torch.uint8)
-        sampled = isinstance(self.objective, SampledObjective)
+        sampled = self.objective.negatives is not None
         self._sparse = use_sparse_gradients(model) if sampled else {}
         if self._sparse:
             # These gradients are averaged below. torch has no public way to say so.

@@ -8,11 +8,11 @@ import pytest
 import torch
 from turns import medians_in_turn
 
-from recsys.config import DotProduct, NextItemConfig, TargetAttention
+from recsys.config import CrossEntropy, DotProduct, NextItemConfig, TargetAttention
 from recsys.machine import keep_freed_memory
 from recsys.model.build import build_model
 from recsys.model.models import ModelInputs
-from recsys.training.module import CatalogueObjective
+from recsys.training.module import Objective
 
 ITEMS, ROWS, LENGTH = 3_416, 64, 200
 ROUNDS = 5
@@ -28,7 +28,7 @@ def step_of(head: DotProduct | TargetAttention, *, bf16: bool) -> Callable[[], N
     items = torch.randint(1, ITEMS + 1, (ROWS, LENGTH))
     targets = torch.randint(1, ITEMS + 1, (ROWS, LENGTH))
     lengths = torch.full((ROWS,), LENGTH)
-    objective = CatalogueObjective()
+    objective = Objective(CrossEntropy(), torch.ones(2))
 
     def step() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):

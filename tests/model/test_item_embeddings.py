@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.config import (
+    CrossEntropy,
     DotProduct,
     HSTUConfig,
     NextItemConfig,
@@ -18,7 +19,7 @@ from recsys.config import (
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemEmbeddings, ItemFeatureEmbeddings
 from recsys.model.models import Model, ModelInputs
-from recsys.training.module import CatalogueObjective, SampledObjective, use_sparse_gradients
+from recsys.training.module import Objective, use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)
@@ -145,9 +146,9 @@ def test_features_of_inputs_and_candidates_are_learned(
 
 def of_loss(loss: str) -> nn.Module:
     if loss == "cross_entropy":
-        return CatalogueObjective()
+        return Objective(CrossEntropy(), torch.ones(2))
     settings = SampledSoftmax(kind="sampled_softmax", num_negatives=4)
-    return SampledObjective(settings, torch.tensor([0, 1, 1, 0, 1]))
+    return Objective(settings, torch.tensor([0, 1, 1, 0, 1]))
 
 
 def test_all_items_drawn_as_negatives_train_features_as_the_full_catalogue_does() -> None:

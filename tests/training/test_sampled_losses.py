@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from recsys.config import (
     BinaryCrossEntropy,
+    CrossEntropy,
     DotProduct,
     GeneralisedBinaryCrossEntropy,
     NextItemConfig,
@@ -31,9 +32,10 @@ from recsys.training.losses import (
     mask_negatives,
     sampled_softmax,
 )
-from recsys.training.module import CatalogueObjective, SampledObjective, use_sparse_gradients
+from recsys.training.module import Objective, use_sparse_gradients
 
 ITEMS = 11
+FULL = Objective(CrossEntropy(), torch.ones(ITEMS + 1))
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
 
 
@@ -108,7 +110,10 @@ def test_all_items_as_negatives_give_full_cross_entropy(
     model, (items, lengths, targets) = make_model(head), make_batch()
     loss = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
     found = []
-    for objective in (CatalogueObjective(), SampledObjective(loss, torch.ones(ITEMS + 1))):
+    for objective in (
+        FULL,
+        Objective(loss, torch.ones(ITEMS + 1)),
+    ):
         history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
         value = objective(model, history, targets, seen if exclude_seen else None)
         weights = [weight for weight in model.parameters() if weight is not model.items.weight]
@@ -131,7 +136,7 @@ def test_positions_without_a_target_that_fill_a_chunk_change_nothing(
     for more in (0, 7):
         monkeypatch.setattr(objectives, "_padded_count", lambda count, _, more=more: count + more)
         history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
-        value = CatalogueObjective()(model, history, targets, seen if exclude_seen else None)
+        value = FULL(model, history, targets, seen if exclude_seen else None)
         weights = [weight for name, weight in model.named_parameters() if "table" not in name]
         found.append((value, *torch.autograd.grad(value, weights)))
     for mine, other in zip(*found, strict=True):
@@ -160,11 +165,12 @@ def test_the_objective_equals_the_plain_formula_at_each_position(
 ) -> None:
     model, (items, lengths, targets) = make_model(head), make_batch()
     interactions = torch.arange(ITEMS + 1.0)
-    objective = SampledObjective(config, interactions)
+    objective = Objective(config, interactions)
     history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
     torch.manual_seed(1)
     found = objective(model, history, targets, seen)
     torch.manual_seed(1)
+    assert objective.negatives is not None
     drawn = objective.negatives(targets)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
@@ -240,7 +246,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     model, (items, lengths, targets) = make_model(HEADS[0]), make_batch()
     use_sparse_gradients(model)
     config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
-    objective = SampledObjective(config, torch.ones(ITEMS + 1))
+    objective = Objective(config, torch.ones(ITEMS + 1))
     history, seen = model.teacher_forced(ModelInputs(items[:1], lengths[:1]), targets[:1])
     objective(model, history, targets[:1], seen).backward()
     gradient = model.items.weight.grad
@@ -267,9 +273,9 @@ def test_a_step_without_targets_costs_nothing_and_teaches_nothing(
 ) -> None:
     """As of a process that has no row of a batch: no mean of nothing, which is not a number."""
     model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
-    objective: CatalogueObjective | SampledObjective = CatalogueObjective()
+    objective = FULL
     if config is not None:
-        objective = SampledObjective(config, torch.ones(ITEMS + 1))
+        objective = Objective(config, torch.ones(ITEMS + 1))
     nothing = torch.zeros_like(targets)
     history, had = model.teacher_forced(ModelInputs(items, lengths), nothing)
     loss = objective(model, history, nothing, had)
