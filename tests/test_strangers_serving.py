@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.cli import app
-from recsys.server.settings import ServerSettings
+from recsys.server.model import ServerSettings
 from tests.helpers.running_server import running
 from tests.helpers.server_process import ROOT, Process, process, wait_for
 from tests.server.test_server_workers import workers_of

@@ -113,7 +113,8 @@ def serve_bundle(
     """
     from recsys.loading import bundle_folder, is_model_name, model_place
     from recsys.machine import usable_processors
-    from recsys.server.settings import Limits, NamedModel, ServerSettings, threads_of
+    from recsys.server.model import Limits, NamedModel, ServerSettings
+    from recsys.server.process import serve, threads_of
 
     if gpu:
         check_gpu()
@@ -134,8 +135,6 @@ def serve_bundle(
         api_key=os.environ.get(KEY) or None,
         limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
     )
-    from recsys.server.process import serve
-
     serve(settings, host, port, threads_of(threads, usable_processors(), workers), workers)
 
 

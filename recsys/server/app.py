@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,7 +24,7 @@ from recsys.errors import InputError, one_line
 from recsys.folders.manifest import library_version
 from recsys.server.batching import QueueFullError, StoppedError
 from recsys.server.metrics import FACTS
-from recsys.server.model import Service
+from recsys.server.model import Limits, Service
 from recsys.server.schemas import (
     ExplainRequest,
     Explanation,
@@ -37,7 +38,6 @@ from recsys.server.schemas import (
     SimilarRequest,
     rule_broken,
 )
-from recsys.server.settings import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,13 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         (503, "The server is shutting down."),
     )
 }
+_QUESTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel], str], ...] = (
+    ("recommend", RecommendRequest, Recommendations, "The best items of a user"),
+    ("score", ScoreRequest, Scores, "The scores of given items"),
+    ("similar", SimilarRequest, SimilarItems, "The most similar items"),
+    ("explain", ExplainRequest, Explanation, "The parts of a score"),
+)
+"""Of each question its path, body, answer and summary."""
 _QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """The paths that are asked for all the time, and logged only if they fail."""
 _DRAINED = 64 << 20
@@ -100,34 +107,17 @@ def _routes(service: Service) -> APIRouter:
     key = service.settings.api_key
     closed = [] if key is None else [Depends(_KeyCheck(key))]
     router = APIRouter()
-    questions: Any = {"dependencies": closed, "responses": _PROBLEMS, "tags": ["questions"]}
-
-    @router.post(
-        "/v1/recommend",
-        response_model=Recommendations,
-        summary="The best items of a user",
-        **questions,
-    )
-    async def recommend(asked: RecommendRequest) -> Response:
-        return await _answer(service, "recommend", asked)
-
-    @router.post(
-        "/v1/score", response_model=Scores, summary="The scores of given items", **questions
-    )
-    async def score(asked: ScoreRequest) -> Response:
-        return await _answer(service, "score", asked)
-
-    @router.post(
-        "/v1/similar", response_model=SimilarItems, summary="The most similar items", **questions
-    )
-    async def similar(asked: SimilarRequest) -> Response:
-        return await _answer(service, "similar", asked)
-
-    @router.post(
-        "/v1/explain", response_model=Explanation, summary="The parts of a score", **questions
-    )
-    async def explain(asked: ExplainRequest) -> Response:
-        return await _answer(service, "explain", asked)
+    for question, asked, answer, summary in _QUESTIONS:
+        router.add_api_route(
+            f"/v1/{question}",
+            _endpoint(service, question, asked),
+            methods=["POST"],
+            response_model=answer,
+            summary=summary,
+            dependencies=closed,
+            responses=_PROBLEMS,
+            tags=["questions"],
+        )
 
     @router.get("/healthz", summary="Whether the process is alive", tags=["operation"])
     async def healthz() -> Health:
@@ -157,10 +147,14 @@ def _routes(service: Service) -> APIRouter:
     return router
 
 
-async def _answer(service: Service, question: str, asked: Any) -> Response:
-    """Return an answer as it is, without validating it again."""
-    answer = await service.ask(question, asked)
-    return Response(answer.model_dump_json(), media_type="application/json")
+def _endpoint(service: Service, question: str, kind: type[BaseModel]) -> Callable[..., Any]:
+    async def endpoint(asked: Any) -> Response:
+        answer = await service.ask(question, asked)
+        return Response(answer.model_dump_json(), media_type="application/json")  # is valid
+
+    endpoint.__annotations__["asked"] = kind  # which FastAPI reads and validates
+    endpoint.__name__ = question  # its name in the documentation of the paths
+    return endpoint
 
 
 class _KeyCheck:

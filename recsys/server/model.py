@@ -6,9 +6,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +42,6 @@ from recsys.server.schemas import (
     Time,
     User,
 )
-from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.histories import UserHistories, Visitor
 from recsys.serving.index import BundleIndex
@@ -54,6 +53,65 @@ logger = logging.getLogger(__name__)
 _INT64 = np.iinfo(np.int64)
 _OPTIONS = ("k", "seen", "allow", "deny", "where", "diversity", "at_most", "probabilities")
 """Those of `Recommender.recommend` that a request has; those of `score` are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a server takes; what exceeds it is refused in one line."""
+
+    history: int = 10_000
+    """Items of a history that one request gives (422)."""
+    candidates: int = 10_000
+    """Candidates, allowed or denied items, or items to return, of one request (422)."""
+    body_bytes: int = 1 << 20
+    """Size of a request's body (413)."""
+    body_seconds: float = 30.0
+    """Time until a body has arrived (408)."""
+    queue: int = 1024
+    """Requests that wait for the model (429)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A model by its name in a registry; the name may move on to another model."""
+
+    stored_at: str
+    """Where the model that the server begins with is stored."""
+    find: Callable[[], str]
+    """Returns where the model of the moment is stored."""
+    folder: Callable[[], Path]
+    """Returns its folder, downloaded if it is stored elsewhere."""
+    seconds: float = 30.0
+    """How often the registry is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server serves, and how."""
+
+    bundle: Path
+    """The folder of a trained model, or of the run that has it."""
+    data: Path | None = None
+    """The prepared dataset in which users are looked up by id."""
+    gather_ms: float = 4.0
+    """How long a batch waits at most for as many requests as the batch before it had."""
+    batch: int = 64
+    """The largest number of requests that are answered together."""
+    retrieve: int | None = None
+    """How many items per user target attention ranks (see `Recommender.recommend`); all if None."""
+    index: Path | None = None
+    """The folder of an index of the items, which finds the best; all items are scored if None."""
+    gpu: bool = False
+    """Whether the model answers on the GPU."""
+    cache_bytes: int = 256 << 20
+    """The memory of encoded histories that are kept for requests with the same one; 0 for none."""
+    named: NamedModel | None = None
+    """The name by which a registry knows the model of the bundle, to follow it; None if none."""
+    reload_seconds: float = 2.0
+    """How often the folders are looked at, to load them again once they were replaced."""
+    api_key: str | None = field(default=None, repr=False)
+    """The key that requests must bring; no key if None."""
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,15 +239,15 @@ class ServedModel:
         read = self.bundle.read_histories(log.with_columns(pl.lit("user").alias(user)))
         return replace(read, user_ids=pl.Series([0]))
 
-    def _time(self, field: str, given: Time) -> int:
+    def _time(self, name: str, given: Time) -> int:
         """Return a time on the scale of the training log."""
         shown = one_line(repr(given), 60)
         try:
-            value = self.bundle.time_scale.value(given, field)
+            value = self.bundle.time_scale.value(given, name)
         except InputError as error:
-            raise InputError(f"{field}: {shown}: a number or an ISO 8601 date") from error
+            raise InputError(f"{name}: {shown}: a number or an ISO 8601 date") from error
         if not _INT64.min <= value <= _INT64.max:
-            raise InputError(f"{field}: {shown} is out of range")
+            raise InputError(f"{name}: {shown} is out of range")
         return value
 
     def known(self, ids: Sequence[Id], *, strict: bool = False) -> tuple[list[Id], list[Id]]:

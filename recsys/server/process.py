@@ -23,8 +23,7 @@ from uvicorn.supervisors import Multiprocess
 from recsys.errors import InputError
 from recsys.server.app import make_app
 from recsys.server.metrics import FACTS, write_json_lines
-from recsys.server.model import ServedModel, Service
-from recsys.server.settings import ServerSettings
+from recsys.server.model import ServedModel, ServerSettings, Service
 from recsys.serving.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
@@ -71,6 +70,23 @@ def serve(settings: ServerSettings, host: str, port: int, threads: int, workers:
         else:
             answer(settings, model, listener, threads)
     logger.info("ended")
+
+
+def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
+    """Return the threads of torch of each worker; by default the workers divide all cores.
+
+    Raises:
+        InputError: more threads than cores: they would wait for each other.
+
+    >>> threads_of(None, available=8), threads_of(4, 8), threads_of(None, 8, workers=3)
+    (8, 4, 2)
+    """
+    if not 1 <= workers <= available:
+        raise InputError(f"--workers {workers}: must be from 1 to {available}, the cores there are")
+    most = available // workers
+    if threads is not None and not 1 <= threads <= most:
+        raise InputError(f"--threads {threads}: must be from 1 to {most}, the cores of a worker")
+    return threads or most
 
 
 def answer(

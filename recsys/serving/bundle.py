@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import LARGEST_VALUE, FittedBaseline, load_baseline, save_baseline
-from recsys.config import Experiment, Section, StartConfig, dump_experiment, load_experiment
+from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.columns import plain_name
 from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.manifest import read_own_table
@@ -62,16 +62,6 @@ class EarlierBundle(Section):
     """Its folder."""
     digest: str | None
     """The SHA-256 of its manifest."""
-
-    @classmethod
-    def of_start(cls, start: StartConfig | None) -> EarlierBundle | None:
-        """Name the bundle that a training started from, if any."""
-        return None if start is None else cls(path=start.bundle, digest=start.digest)
-
-    @classmethod
-    def of(cls, path: Path, manifest: BundleManifest) -> EarlierBundle:
-        """Name the bundle in a folder."""
-        return cls(path=str(path), digest=manifest.digest)
 
 
 class BundleManifest(FolderManifest):
@@ -343,6 +333,7 @@ class ModelBundle:
         BundleManifest.previous(path)
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
+        start = experiment.start
         with new_folder(path) as folder:
             items = encoders.save_vectors(folder, dataset.item_table)
             items = items.with_columns(count=pl.Series(counts))
@@ -360,7 +351,7 @@ class ModelBundle:
                 name=name,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
-                started_from=EarlierBundle.of_start(experiment.start),
+                started_from=start and EarlierBundle(path=start.bundle, digest=start.digest),
                 files=files,
             ).write(folder)
         return cls.open(path)

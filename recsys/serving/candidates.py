@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import narwhals as nw
 import numpy as np
@@ -85,21 +85,27 @@ class RawCandidates:
         series: object = nw.from_native(source, pass_through=True, allow_series=True)
         if isinstance(series, nw.Series):
             return cls(id_series(series.to_list(), place))
-        return cls._from_table(cast("TableSource", source), columns)
+        return cls.from_table(cast("TableSource", source), columns)
 
     @classmethod
-    def _from_table(cls, source: TableSource, columns: Columns) -> RawCandidates:
-        origin = str(source) if isinstance(source, str | os.PathLike) else "candidates"
+    def from_table(
+        cls, source: TableSource, columns: Columns, *, items_only: bool = False
+    ) -> RawCandidates:
+        """Read a table of users and items, or of items for all users: see `read`.
+
+        Users are not read with ``items_only``, whether or not there are any.
+        """
+        origin = "the items" if items_only else "candidates"
+        origin = str(source) if isinstance(source, str | os.PathLike) else origin
         table = read_table(source, origin=origin)
-        names = {
-            role: name if name in table.columns else role
+        user, item = (
+            name if name in table.columns else role
             for role, name in (("user_id", columns.user_id), ("item_id", columns.item_id))
-        }
-        if table.columns == [names["item_id"]]:
-            return cls(_ids(table, names["item_id"], origin))
-        table = read_table(table, list(names.values()), origin)
-        items, users = _ids(table, names["item_id"], origin), _ids(table, names["user_id"], origin)
-        return cls(items, users)
+        )
+        wanted = [item] if items_only or table.columns == [item] else [user, item]
+        table = read_table(table, wanted, origin)
+        ids = [_ids(table, name, origin) for name in reversed(wanted)]
+        return cls(*ids)
 
 
 def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
@@ -207,15 +213,11 @@ def _only_items(source: Candidates, columns: Columns) -> pl.Series:
     """Return the items of candidates; a table may have any other columns."""
     frame: object = nw.from_native(source, pass_through=True, allow_series=True)
     if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(source, str | os.PathLike):
-        origin = str(source) if isinstance(source, str | os.PathLike) else "the items"
-        table = read_table(cast("TableSource", source), origin=origin)
-        name = columns.item_id if columns.item_id in table.columns else "item_id"
-        return _ids(read_table(table, [name], origin), name, origin)
+        return RawCandidates.from_table(cast("TableSource", source), columns, items_only=True).items
     return RawCandidates.read(source, columns).items
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PairBatch:
+class PairBatch(NamedTuple):
     """The pairs of B users with at most C candidates each."""
 
     users: NDArray[np.int64]

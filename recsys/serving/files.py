@@ -128,7 +128,7 @@ def save_embeddings(table: pl.DataFrame, out: Path) -> None:
     """
     check_format(out, EMBEDDINGS)
     ids, vectors = table.to_series(0), table["embedding"]
-    assert isinstance(vectors.dtype, pl.Array)  # noqa: S101 - `item_embeddings` made it
+    assert isinstance(vectors.dtype, pl.Array)  # noqa: S101 - `Recommender.embeddings` made it
     width = int(vectors.dtype.shape[0])
     if out.suffix == ".parquet":
         write_frames([table], out)

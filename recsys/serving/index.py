@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,20 +111,33 @@ class BundleIndex:
                 model are no dot products; or faiss is not installed.
         """
         folder = checked_path(path)
+        return IndexManifest.load(folder, lambda manifest: cls._load(folder, manifest, bundle))
 
-        def load(manifest: IndexManifest) -> BundleIndex:
-            _check(folder, manifest, bundle)
-            return cls(folder, manifest, _read(folder, manifest, bundle))
-
-        return IndexManifest.load(folder, load)
-
-    def check(self, bundle: ModelBundle) -> None:
-        """Return if the index is of this bundle.
-
-        Raises:
-            InputError: it is not, or items were added to the bundle after training.
-        """
-        _check(self.path, self.manifest, bundle)
+    @classmethod
+    def _load(cls, path: Path, manifest: IndexManifest, bundle: ModelBundle) -> BundleIndex:
+        """Read the lists, and fill them with the vectors of the bundle."""
+        check_index(path, manifest, bundle)
+        vectors = query_encoder(bundle).vectors().float().cpu().numpy()
+        if _LISTS not in manifest.files:
+            raise InputError(f"{path}: the manifest of the index does not list {_LISTS}")
+        try:
+            tensors = load_file(path / _LISTS)
+            directions, lists = tensors["directions"], tensors["lists"]
+        except (OSError, SafetensorError, KeyError) as error:
+            raise InputError(f"{path / _LISTS}: cannot be read as an index: {error}") from error
+        fits = (
+            directions.ndim == 2
+            and directions.shape[1] == vectors.shape[1]
+            and lists.shape == (len(vectors),)
+            and directions.dtype == np.float32
+            and lists.dtype == np.int32
+            and bool(np.isfinite(directions).all())
+            and 0 <= lists.min() <= lists.max() < len(directions)
+            and 1 <= manifest.probes <= len(directions)
+        )
+        if not fits:
+            raise InputError(f"{path / _LISTS}: does not fit the model; {IndexManifest.remedy}")
+        return cls(path, manifest, ItemIndex.of(vectors, directions, lists, manifest.probes))
 
 
 def query_encoder(bundle: ModelBundle, states: StateCache | None = None) -> ModelScorer:
@@ -151,7 +163,12 @@ def query_encoder(bundle: ModelBundle, states: StateCache | None = None) -> Mode
     raise InputError(f"{bundle.path}: cannot be searched by an index: {reason}")
 
 
-def _check(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> None:
+def check_index(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> None:
+    """Return if an index is of this bundle.
+
+    Raises:
+        InputError: it is not, or items were added to the bundle after training.
+    """
     if bundle.num_items != bundle.manifest.num_items:
         raise InputError(
             f"{path}: has the {manifest.num_items} items of the training, not those that were "
@@ -163,31 +180,6 @@ def _check(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> None:
         )
 
 
-def _read(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> ItemIndex:
-    """Read the lists, and fill them with the vectors of the bundle."""
-    vectors = query_encoder(bundle).vectors().float().cpu().numpy()
-    if _LISTS not in manifest.files:
-        raise InputError(f"{path}: the manifest of the index does not list {_LISTS}")
-    try:
-        tensors = load_file(path / _LISTS)
-        directions, lists = tensors["directions"], tensors["lists"]
-    except (OSError, SafetensorError, KeyError) as error:
-        raise InputError(f"{path / _LISTS}: cannot be read as an index: {error}") from error
-    fits = (
-        directions.ndim == 2
-        and directions.shape[1] == vectors.shape[1]
-        and lists.shape == (len(vectors),)
-        and directions.dtype == np.float32
-        and lists.dtype == np.int32
-        and bool(np.isfinite(directions).all())
-        and 0 <= lists.min() <= lists.max() < len(directions)
-        and 1 <= manifest.probes <= len(directions)
-    )
-    if not fits:
-        raise InputError(f"{path / _LISTS}: does not fit the model; {IndexManifest.remedy}")
-    return ItemIndex.of(vectors, directions, lists, manifest.probes)
-
-
 def _fingerprint(bundle: ModelBundle) -> str:
     """The SHA-256 of the checksums of a bundle's files, which a calibration does not change."""
     return tree_sha256(bundle.manifest.files)
@@ -196,10 +188,6 @@ def _fingerprint(bundle: ModelBundle) -> str:
 _MOST_HISTORIES = 1000
 _USERS_TOGETHER = (1, 8, 64)
 _K, _K_OF_TWO_STAGES = 10, 200
-_ADVICE = {
-    "index": "Use it for {} at a time",
-    "exact": "Use exact search (no --index) for {} at a time",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,25 +222,24 @@ class MadeIndex:
     @property
     def advice(self) -> str:
         """What was found, and which search to use, in two sentences or three."""
-        facts = self.facts
+        facts, where = self.facts, "on the CPU" if self.device == "cpu" else "on the GPU"
         found = (
             f"The index reads {facts['probes']:,} of {facts['lists']:,} lists, about "
             f"{facts['items_read']:,} of {facts['items']:,} items, and finds {facts['recall']:.3f} "
             f"of the {facts['k']} best items ({facts['histories']:,} histories)."
         )
-        by_use = {use: [row.users for row in self.times if row.use == use] for use in _ADVICE}
-        where = "on the CPU" if self.device == "cpu" else "on the GPU"
-        chosen = [
-            f"{_ADVICE[use].format(_joined(users))} {where}."
-            for use, users in by_use.items()
-            if users
-        ]
-        even = self.times[0].break_even_items
-        if even is not None:
-            chosen.append(
+        sentences = [found]
+        for use, words in (("index", "it"), ("exact", "exact search (no --index)")):
+            users = [str(row.users) for row in self.times if row.use == use]
+            if users:
+                listed = " and ".join(filter(None, (", ".join(users[:-1]), users[-1])))
+                noun = "user" if users == ["1"] else "users"
+                sentences.append(f"Use {words} for {listed} {noun} at a time {where}.")
+        if (even := self.times[0].break_even_items) is not None:
+            sentences.append(
                 f"One user at a time, exact search is as fast up to about {even:,} items."
             )
-        return " ".join([found, *chosen])
+        return " ".join(sentences)
 
 
 def make_index(
@@ -318,14 +305,3 @@ def make_index(
     times = [search(users) for users in _USERS_TOGETHER]
     index = BundleIndex.write(out, bundle, chosen, length, found)
     return MadeIndex(index, len(second), built, vectors.device.type, times)
-
-
-def _joined(numbers: Sequence[int]) -> str:
-    """Return numbers of users as text.
-
-    >>> _joined([1]), _joined([1, 8, 64])
-    ('1 user', '1, 8 and 64 users')
-    """
-    *most, last = map(str, numbers)
-    text = f"{', '.join(most)} and {last}" if most else last
-    return f"{text} user{'' if text == '1' else 's'}"

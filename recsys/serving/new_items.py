@@ -213,7 +213,7 @@ def extend(
         facts = {
             "num_items": len(items),
             "files": files,
-            "extended_from": EarlierBundle.of(bundle.path, bundle.manifest),
+            "extended_from": EarlierBundle(path=str(bundle.path), digest=bundle.manifest.digest),
         }
         bundle.manifest.model_copy(update=facts).write(folder)
     return ModelBundle.open(out)

@@ -25,9 +25,9 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
 from recsys.inference.generator import SequenceGenerator
-from recsys.inference.model_scorer import StateCache
+from recsys.inference.model_scorer import StateCache, evaluating, model_inputs
 from recsys.inference.ranking import top_k
-from recsys.inference.scorer import Seen
+from recsys.inference.scorer import FEWEST_USERS, Seen, batches_of_similar_length
 from recsys.model.generation import Greedy, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle, refuse_lost_threads
@@ -39,7 +39,6 @@ from recsys.serving.candidates import (
     chosen_diversity,
     chosen_items,
 )
-from recsys.serving.embeddings import history_embeddings, item_embeddings
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import KnownUsers, OneHistory, RawHistories, UserHistories, Visitor
 from recsys.serving.index import BundleIndex
@@ -53,6 +52,9 @@ from recsys.serving.raw_values import (
     whole_number,
 )
 from recsys.serving.stages import Stages
+
+_TOKENS, _USERS = 1 << 13, 8 * FEWEST_USERS
+"""Tokens, and histories, that are embedded together at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,16 +382,41 @@ class Recommender:
         *,
         at: RequestTime | None = None,
     ) -> pl.DataFrame:
-        """Return ids and embedding, an array of float32, of all items or of histories.
+        """Return ids and embedding, an array of D float32, of all items or of histories.
+
+        The embedding of an item has its features in it. That of a history is what the head compares
+        with a candidate: the last hidden state. With the head ``dot_product`` the score of an item
+        is the dot product of the two; with target attention that is the score without the part of
+        attention.
 
         Args:
-            of: "items" (see `item_embeddings`), or histories (see `history_embeddings`).
+            of: "items", or histories: see `read_histories`.
             at: see `recommend`.
+
+        Returns:
+            item_id or user_id, and embedding, null where no item of a history is in the catalogue.
+
+        Raises:
+            InputError: the bundle holds a baseline, which has no embeddings; see `read_histories`.
         """
+        model = self.bundle.model
         if isinstance(of, str) and of == "items":
-            return item_embeddings(self.bundle)
+            with torch.inference_mode():
+                table = model.items.table()[1:].float().cpu().numpy()
+            return self.bundle.item_table.select("item_id").with_columns(_vectors(table))
         queries = self._queries(of, None, at)
-        return history_embeddings(self.bundle, queries)
+        recent = queries.histories.latest(self.bundle.experiment.model.max_sequence_length)
+        known = np.flatnonzero(recent.lengths)
+        rows = np.zeros((len(recent), model.items.embedding_dim), dtype=np.float32)
+        with torch.inference_mode(), evaluating(model):
+            for batch in batches_of_similar_length(recent.lengths[known], _TOKENS, _USERS):
+                inputs = model_inputs(model, recent.take(known[batch]))
+                last = model.encode_last(inputs)[0].float().cpu().numpy()
+                if last.shape[1] != rows.shape[1]:
+                    rows = np.zeros((len(recent), last.shape[1]), dtype=np.float32)
+                rows[known[batch]] = last
+        vectors = pl.when(pl.Series(recent.lengths > 0)).then(_vectors(rows)).alias("embedding")
+        return pl.DataFrame({"user_id": queries.user_ids}).with_columns(vectors)
 
     def explain(
         self,
@@ -480,6 +507,10 @@ class Recommender:
         """The embeddings of all items, scaled to length 1 [I, D]."""
         with torch.inference_mode():
             return normalize(self.bundle.model.items.table()[1:].float(), dim=1)
+
+
+def _vectors(rows: NDArray[np.float32]) -> pl.Series:
+    return pl.Series("embedding", rows, dtype=pl.Array(pl.Float32, rows.shape[1]))
 
 
 def _known_of(users: pl.Series, dataset: PreparedDataset) -> pl.Series:

@@ -17,7 +17,7 @@ from recsys.inference.ranking import AllowedItems, TwoStages, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle, model_scorer
-from recsys.serving.index import STATES, BundleIndex, query_encoder
+from recsys.serving.index import STATES, BundleIndex, check_index, query_encoder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ class Stages:
         retriever = None if retrieve is None else bundle.retriever  # raises without attention
         if bundle.trained is None:
             if index is not None:
-                index.check(bundle)
+                check_index(index.path, index.manifest, bundle)
             return cls(bundle.scorer, retriever, retrieve, popularity)
         model, settings, ensemble = bundle.trained, bundle.experiment, bundle.count_ensemble
         ranker = bundle.scorer
@@ -116,7 +116,7 @@ class Stages:
                 retriever = model_scorer(model, settings, ensemble, DotProductHead(), states)
         if index is None:
             return cls(ranker, retriever, retrieve, popularity)
-        index.check(bundle)
+        check_index(index.path, index.manifest, bundle)
         if model.head.attends and retrieve is None:
             raise InputError(
                 f"{index.path}: finds items by the dot product, and target attention ranks them: "

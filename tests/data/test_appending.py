@@ -25,9 +25,8 @@ from recsys.data.manifest import KnownIds, write_contents
 from recsys.data.preparation import build, describe
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.server.model import ServedModel
+from recsys.server.model import ServedModel, ServerSettings
 from recsys.server.schemas import User
-from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import for_evaluation
 from recsys.serving.recommender import Recommender

@@ -27,7 +27,6 @@ from recsys.inference.catalogue import Catalogue
 from recsys.model.embeddings import VectorEmbeddings
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.embeddings import item_embeddings
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import train
 
@@ -207,7 +206,7 @@ def test_new_items_are_scored_by_their_vectors(
     assert len(set(scores)) == 3
     answer = extended.recommend([["shoes", "hat"]], k=8, seen="allow")
     assert set(answer["item_id"]) == {*IDS, *NEW["item_id"]}
-    embeddings = item_embeddings(extended.bundle)
+    embeddings = extended.embeddings()
     assert embeddings["embedding"].to_numpy() == pytest.approx(
         model.items.table()[1:].detach().numpy(), abs=1e-6
     )

@@ -14,9 +14,8 @@ from typing import Any
 import uvicorn
 
 from recsys.server.app import make_app
-from recsys.server.model import ServedModel, Service
+from recsys.server.model import ServedModel, ServerSettings, Service
 from recsys.server.process import listen
-from recsys.server.settings import ServerSettings
 
 
 @dataclass(frozen=True)

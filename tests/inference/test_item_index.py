@@ -38,9 +38,8 @@ from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen
 from recsys.model.build import build_model
-from recsys.server.model import ServedModel
+from recsys.server.model import ServedModel, ServerSettings
 from recsys.server.schemas import Recommendations, RecommendRequest
-from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import BundleIndex, IndexManifest, make_index, query_encoder
 from recsys.serving.recommender import Recommender

@@ -27,9 +27,8 @@ from recsys.inference import model_scorer
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
-from recsys.server.model import ServedModel
+from recsys.server.model import ServedModel, ServerSettings
 from recsys.server.schemas import User
-from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
 from recsys.serving.index import make_index

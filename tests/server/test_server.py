@@ -24,7 +24,7 @@ from recsys.config import (
 )
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
-from recsys.server.settings import ServerSettings
+from recsys.server.model import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import save_temperature
 from recsys.serving.recommender import Recommender

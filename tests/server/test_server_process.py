@@ -28,9 +28,8 @@ from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.server.metrics import FACTS
-from recsys.server.model import ServedModel
+from recsys.server.model import ServedModel, ServerSettings
 from recsys.server.process import answer, listen
-from recsys.server.settings import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from tests.helpers.running_server import Running, running
 from tests.helpers.server_process import ASKED, process, wait_for, write_other

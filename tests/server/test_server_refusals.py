@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from recsys.data.prepared import PreparedDataset
-from recsys.server.settings import Limits, ServerSettings
+from recsys.server.model import Limits, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.helpers.running_server import Running, running

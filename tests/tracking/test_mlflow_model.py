@@ -32,7 +32,7 @@ from recsys.experiments.baselines import fit_baseline_bundle
 from recsys.experiments.results import register
 from recsys.loading import bundle_folder, model_place
 from recsys.model.build import build_model
-from recsys.server.settings import NamedModel, ServerSettings
+from recsys.server.model import NamedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.pyfunc import HistoryModel
 from recsys.serving.recommender import Recommender
