@@ -25,8 +25,8 @@ from recsys.reports.comparison import Comparison
 from recsys.reports.comparison_page import write_comparison_report
 from recsys.reports.statistics import Method
 from recsys.serving.recommender import Recommender
-from recsys.tracking.links import mlflow_link
 from recsys.tracking.runs import audit_of, learning_curves, log_report
+from recsys.tracking.store import mlflow_link
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from recsys.reports.comparison import compare, comparison_table
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import Shop, make_shop
 from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery
-from recsys.tracking.links import mlflow_link
+from recsys.tracking.store import mlflow_link
 
 
 def demo(experiment: Experiment, console: Console) -> None:

@@ -56,8 +56,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.progress import shown, stage
 from recsys.reports.run_page import Choice
 from recsys.tracking import artifacts
-from recsys.tracking.links import without_password
-from recsys.tracking.store import open_store
+from recsys.tracking.store import open_store, without_password
 
 logger = logging.getLogger(__name__)
 

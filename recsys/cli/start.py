@@ -123,7 +123,7 @@ def run(
 def _show(fitted: FittedLog, as_json: bool) -> None:
     """Print the answer, its figures beside those of the baselines, and what was written."""
     from recsys.reports.comparison import compare
-    from recsys.tracking.links import mlflow_link
+    from recsys.tracking.store import mlflow_link
 
     answer, run = fitted.answer, fitted.answer.run
     comparison = compare([run.run_id, *fitted.state.other_runs], run.tracking)
@@ -153,7 +153,7 @@ def _run_experiment(
     from recsys.experiments.baselines import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
     from recsys.reports.comparison import compare
-    from recsys.tracking.links import mlflow_link
+    from recsys.tracking.store import mlflow_link
     from recsys.training import processes
 
     experiment = read_experiment(config, overrides, uri)

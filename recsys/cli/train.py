@@ -65,7 +65,7 @@ def train_model(
     from recsys.experiments.baselines import simplest_baselines
     from recsys.experiments.fit import fit
     from recsys.experiments.results import Phases
-    from recsys.tracking.links import mlflow_link
+    from recsys.tracking.store import mlflow_link
     from recsys.training import processes  # torch and mlflow take seconds to load
 
     experiment = _experiment(config, overrides, uri, start, data)

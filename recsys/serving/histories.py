@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import narwhals as nw
 import numpy as np
@@ -113,7 +113,13 @@ class UserHistories:
                 neither an integer nor text; times are neither whole numbers nor dates, not as many
                 as the items, or not in order.
         """
-        given = _listed(users, lists, vocabulary, encoders)
+        if encoders.reads_inputs:
+            raise InputError(
+                f"histories: the model reads {', '.join(encoders.input_columns)} too, and lists of "
+                "items do not hold that: give a log with these columns"
+            )
+        items, offsets = joined_lists(users, lists, "history", "histories")
+        given = Histories(vocabulary.encode(items), offsets)
         if times is not None:
             given = replace(given, times=_listed_times(users, times, given.lengths, scale))
         return without_unknown_items(id_series(users, "users of the histories"), given)
@@ -187,14 +193,14 @@ OneHistory = Iterable[Any] | TableSource | UserHistories
 
 
 def one_user_source(history: Iterable[Any] | TableSource) -> RawHistories:
-    """Return the history of one user in the form that `UserHistories.from_raw` reads."""
-    return history if _is_log(history) else [id_series(cast("Any", history), "history")]
+    """Return the history of one user in the form that `UserHistories.from_raw` reads.
 
-
-def _is_log(history: object) -> TypeGuard[TableSource]:
-    """Whether it is a frame or a path; a string is taken for a mistaken list of ids."""
-    frame = nw.from_native(history, pass_through=True)
-    return isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(history, os.PathLike)
+    A log is a frame or a path; a string is taken for a mistaken list of ids.
+    """
+    frame: object = nw.from_native(history, pass_through=True)
+    if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(history, os.PathLike):
+        return cast("TableSource", history)
+    return [id_series(cast("Any", history), "history")]
 
 
 def _from_log(
@@ -215,18 +221,6 @@ def _from_log(
         user_features = encoders.read_users(log.user_table(encoders.users.columns))
         given = replace(given, user_features=user_features)
     return without_unknown_items(log.user_ids, given)
-
-
-def _listed(
-    users: Sequence[Any], lists: Sequence[Iterable[Any]], vocabulary: Vocabulary, encoders: Encoders
-) -> Histories:
-    if encoders.reads_inputs:
-        raise InputError(
-            f"histories: the model reads {', '.join(encoders.input_columns)} too, and lists of "
-            "items do not hold that: give a log with these columns"
-        )
-    items, offsets = joined_lists(users, lists, "history", "histories")
-    return Histories(vocabulary.encode(items), offsets)
 
 
 def _listed_times(

@@ -20,8 +20,7 @@ from recsys.data.features.encoders import Encoders
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.export.onnx import export_onnx
-from recsys.export.runtime import OnnxScorer
+from recsys.export.onnx import OnnxScorer, export_onnx
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.model.embeddings import VectorEmbeddings

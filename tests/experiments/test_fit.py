@@ -33,10 +33,9 @@ from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking import store
-from recsys.tracking.links import mlflow_link
 from recsys.tracking.registry import local_bundle
 from recsys.tracking.runs import find_runs
-from recsys.tracking.store import open_store
+from recsys.tracking.store import mlflow_link, open_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
 from recsys.training.curve import Curve, EarlyDecay

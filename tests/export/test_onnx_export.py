@@ -33,8 +33,7 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.export import onnx as exporting
-from recsys.export.onnx import ExportManifest, export_onnx
-from recsys.export.runtime import OnnxScorer
+from recsys.export.onnx import ExportManifest, OnnxScorer, export_onnx
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
