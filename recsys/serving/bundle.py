@@ -333,7 +333,9 @@ class ModelBundle:
         BundleManifest.previous(path)
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
-        start = experiment.start
+        start, earlier = experiment.start, None
+        if start is not None:
+            earlier = EarlierBundle(path=start.bundle, digest=start.digest)
         with new_folder(path) as folder:
             items = encoders.save_vectors(folder, dataset.item_table)
             items = items.with_columns(count=pl.Series(counts))
@@ -351,7 +353,7 @@ class ModelBundle:
                 name=name,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
-                started_from=start and EarlierBundle(path=start.bundle, digest=start.digest),
+                started_from=earlier,
                 files=files,
             ).write(folder)
         return cls.open(path)

@@ -104,8 +104,8 @@ class RawCandidates:
         )
         wanted = [item] if items_only or table.columns == [item] else [user, item]
         table = read_table(table, wanted, origin)
-        ids = [_ids(table, name, origin) for name in reversed(wanted)]
-        return cls(*ids)
+        items = _ids(table, item, origin)
+        return cls(items, _ids(table, user, origin) if user in wanted else None)
 
 
 def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
