@@ -64,7 +64,7 @@ def choose_members(course: Course, racers: Sequence[Racer]) -> tuple[list[Racer]
         return [best], Choice("model.kind", "one model", reason)
     both, clock = " and ".join(racer.name for racer in racers), course.clock
     ranking = sum(racer.seconds_per_ranking for racer in racers)
-    ways = len(GRID) + len(RECENT) + 1 + 3 * len(racers)
+    ways = len(GRID) + len(RECENT) + 3 + 5 * len(racers)
     weighing = course.speed.seconds_to_weigh(len(course.valid.histories), 2 * ranking, ways)
     if clock.spent + weighing > course.moment(1.0, *racers):
         reason = f"No time was left to weigh the mean of {both}."

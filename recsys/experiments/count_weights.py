@@ -39,6 +39,10 @@ RECENT = (0.1, 0.02)
 histories from every time alike."""
 
 
+_FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
+"""Multiples of the weight of some counts that are tried once the others are weighed."""
+
+
 class Weighed(NamedTuple):
     """A trained model with its counts."""
 
@@ -110,8 +114,9 @@ def choose_count_ensemble(
     """Return the settings and weights with the best validation NDCG@10; ties go to the first.
 
     If seen items are ranked, the repeat counts are weighted first; then the transition counts on
-    top of them, then recent popularity, then the sum of all counts against the model. In each step
-    the model scores each history once, and weight 0 is tried too.
+    top of them, then recent popularity, then the sum of all counts against the model, and at last
+    each of them once more. In each step the model scores each history once, and weight 0 is tried
+    too.
 
     Args:
         model: a scorer trained on the training part only.
@@ -138,12 +143,20 @@ def choose_count_ensemble(
     way, _ = weigh([PCTM.fit(histories, num_items, settings) for settings in grid])
     newest = [latest_histories(dataset, "valid", share) for share in recent]
     share, ranks = weigh([Popularity(log_popularity(some, num_items)) for some in newest])
-    counts, chosen = terms[1:], [weight for _, weight in terms[1:]]
-    if any(chosen):  # where the model is the weakest part, all of them need more weight
-        terms = terms[:1]
+    if any(weight for _, weight in terms[1:]):
+        # Where the model is the weakest part, all counts need more weight; and each was weighed
+        # before the next ones were there.
+        counts, terms = terms[1:], terms[:1]
         _, ranks = weigh([Blend.of(counts)], sorted({1.0, *weights}))
-        chosen = [terms[1][1] * weight for weight in chosen]
-    repeats, followed, popular = chosen
+        (_, scale) = terms.pop()
+        terms += [(scorer, scale * weight) for scorer, weight in counts]
+        for _ in counts:
+            scorer, weight = terms.pop(1)
+            if weight:
+                _, ranks = weigh([scorer], [factor * weight for factor in _FACTORS])
+            else:
+                terms.append((scorer, 0.0))
+    repeats, followed, popular = (weight for _, weight in terms[1:])
     return Choice(grid[way], followed, repeats, popular, recent[share], ranks)
 
 

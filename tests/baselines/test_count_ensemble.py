@@ -141,7 +141,7 @@ def test_validation_chooses_the_weight(dataset: PreparedDataset) -> None:
         SETTINGS,
         1.0,
     )  # log 7 outweighs .9; a hundredth does not
-    assert model.scored == 3 * len(valid.histories)  # transitions, recent popularity, their sum
+    assert model.scored == 4 * len(valid.histories)  # transitions, recent, their sum, again
     best = CountEnsemble(PCTM.fit(HISTORIES, 5, SETTINGS), 1.0).added_to(model)
     expected = evaluate(best, valid, "valid", "filter")
     assert choice.ranks.frame.equals(expected.frame)
