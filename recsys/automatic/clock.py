@@ -49,9 +49,9 @@ by the number of steps then (see the lab log)."""
 _FEWEST_TOKENS = 512
 
 _WAYS_TO_COUNT, _WEIGHTS = 10, 9
-"""Rankings by counts of a validation target, to weight them, about: five ways to count what followed
-what, two shares of the interactions that are the newest, all counts together and each once more;
-nine weights for each."""
+"""Rankings by counts of a validation target, to weight them: five ways to count what followed what,
+two shares of the interactions that are the newest, all counts together and each once more; nine
+weights for each."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
 _VALID_SHARE, _TEST_SHARE, _WEIGHING_SHARE, _MODEL_SHARE = 0.05, 0.05, 0.03, 0.007
 """Shares of the limit: for weighting counts on the validation targets; for the tests; for weighting
