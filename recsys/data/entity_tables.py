@@ -76,7 +76,9 @@ def with_ids_of_log(
     >>> with_ids_of_log(features, "item_id", pl.Int64(), "items")["item_id"].to_list()
     [1, 12]
     """
-    if not has_text(kind := features[key].dtype):
+    if (kind := features[key].dtype).is_nested() or isinstance(
+        kind, pl.Binary | pl.Duration | pl.Object
+    ):
         raise InputError(f"{origin}: column {key!r}: ids must be integers or text, not {kind}")
     ids = with_nulls(features[key])
     features = features.with_columns(ids.fill_nan(None) if ids.dtype.is_float() else ids)
@@ -131,7 +133,9 @@ def _with_features(
     if key not in features.columns:
         names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
         raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
-    check_features(features.drop(key), origin)
+    for feature in features.drop(key):
+        if any(word in str(feature.dtype) for word in ("Binary", "Object")):  # also inside lists
+            raise InputError(f"{origin}: column {feature.name!r}: cannot be kept: {feature.dtype}")
     features = with_ids_of_log(features, key, feature_ids.dtype, origin)
     features = features.with_columns(map(with_decimals, features.drop(key)))
     known = Vocabulary(feature_ids.unique().sort())
@@ -252,7 +256,6 @@ def _read_tensor(path: Path, name: str) -> NDArray[Any]:
 # --- Values ---------------------------------------------------------------------------------------
 
 _WHOLE = r"^(?:-?[0-9]{1,15}\.0|0|-?[1-9][0-9]{0,17})$"
-_NEVER_KEPT = (pl.Binary, pl.Duration, pl.Object, pl.Struct)
 
 
 def user_of_session(sessions: pl.Series) -> pl.Series:
@@ -317,26 +320,6 @@ def plain_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         whole = pl.when(whole == values).then(whole).cast(pl.String)
         text = pl.coalesce(whole, values.fill_nan(None).cast(pl.String))
     return text.str.strip_chars().replace(BOOLEANS).str.replace(_SPELLED, "${1}${2}${3}")
-
-
-def has_text(dtype: pl.DataType) -> bool:
-    """Return whether values of a type can be written as text: not lists, bytes or Python objects.
-
-    >>> has_text(pl.Date()), has_text(pl.List(pl.Int64))
-    (True, False)
-    """
-    return not (dtype.is_nested() or isinstance(dtype, _NEVER_KEPT))
-
-
-def check_features(table: pl.DataFrame, origin: str) -> None:
-    """Check that the features of a table can be written.
-
-    Raises:
-        InputError: a column holds bytes or Python objects.
-    """
-    for column in table:
-        if any(word in str(column.dtype) for word in ("Binary", "Object")):  # also inside lists
-            raise InputError(f"{origin}: column {column.name!r}: cannot be kept: {column.dtype}")
 
 
 # --- Tables that grow -----------------------------------------------------------------------------

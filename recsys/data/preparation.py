@@ -34,7 +34,7 @@ from recsys.data.manifest import (
 )
 from recsys.data.sources import Engine, find_named_dataset, is_spark_frame, read_named
 from recsys.data.spark import spark_table
-from recsys.data.splits import SplitChoice, chosen_cuts, folds, user_blocks
+from recsys.data.splits import SplitChoice, cut_points, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in, units_per_second
 from recsys.errors import InputError
@@ -213,7 +213,8 @@ def build(
         tokens[span] = block["i"].to_numpy()  # numbers of the log's items for now
         times[span] = block["timestamp"].to_numpy()
         at += len(block)
-    split, cuts = chosen_cuts(config.split, choose_split, times, offsets)
+    split = (choose_split and choose_split(times, offsets)) or config.split
+    cuts = cut_points(split, times, offsets)
     item_ids = log.ids("item_id")
     inside = np.zeros(len(item_ids), dtype=np.bool_)
     for low, high in user_blocks(offsets, BLOCK):
@@ -393,5 +394,5 @@ def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
     if not split.cuts:
         table, _, config_of_log = open_log(config.source, config, None)
         columns, settled = settle(table, config_of_log)
-        times = np.sort(read_log(table, settled, columns).table()["timestamp"].to_numpy())
+        times = read_log(table, settled, columns).table()["timestamp"].to_numpy()
     return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))

@@ -141,14 +141,8 @@ def _download(url: str, file: RemoteFile, cache: Path) -> Path:
         raise InputError(f"{url}: cannot be fetched into {cache}: {error}") from error
 
 
-def _parquet(log: Path) -> Tables:
-    """Read a log without item features."""
-    return pl.read_parquet(log), None
-
-
-def _parquet_with_items(log: Path, items: Path) -> Tables:
-    """Read a log and an item table."""
-    return pl.read_parquet(log), pl.read_parquet(items)
+def _parquet(log: Path, items: Path | None = None) -> Tables:
+    return pl.read_parquet(log), None if items is None else pl.read_parquet(items)
 
 
 def _movielens_100k(log: Path) -> Tables:
@@ -246,7 +240,7 @@ DATASETS = (
                 "e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973",
             ),
         ),
-        read=_parquet_with_items,
+        read=_parquet,
     ),
     NamedDataset(
         name="ml-100k",
@@ -373,7 +367,11 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
         raise InputError(f"{source}: no such file or folder")
     matched = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
     _refuse_tables({match if match.is_dir() else match.parent for match in matched})
-    found = [part for match in matched for part in _matched(match)]
+    found = [
+        file
+        for match in matched
+        for file in (_parts(match) if match.is_dir() else (_known_file(match),))
+    ]
     if not found:
         raise InputError(f"{source}: no file matches the pattern")
     return _of_one_kind(found, str(source))
@@ -395,10 +393,6 @@ def source_name(source: str) -> str:
         fixed = [part for part in path.parts if not glob.has_magic(part) and part != os.sep]
         return fixed[-1] if fixed else "log"
     return _unpacked(path).stem
-
-
-def _matched(path: Path) -> tuple[SourceFile, ...]:
-    return _parts(path) if path.is_dir() else (_known_file(path),)
 
 
 def _parts(folder: Path) -> tuple[SourceFile, ...]:

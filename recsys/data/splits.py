@@ -35,22 +35,6 @@ SplitChoice = Callable[[NDArray[np.int64], NDArray[np.int64]], Split | None]
 """Returns another split for the sorted log with these times [N] and offsets [U + 1], or None."""
 
 
-def chosen_cuts(
-    split: Split,
-    choose: SplitChoice | None,
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-) -> tuple[Split, NDArray[np.int32]]:
-    """Return the split that is chosen for a log, else the given one, and its cut points [U, 3].
-
-    Raises:
-        InputError: see `cut_points`.
-    """
-    other = None if choose is None else choose(timestamps, offsets)
-    chosen = split if other is None else other
-    return chosen, cut_points(chosen, timestamps, offsets)
-
-
 def cut_points(
     split: Split, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int32]:
@@ -177,19 +161,6 @@ def global_time(
     return np.stack([*points, np.diff(offsets)], axis=1).astype(np.int32)
 
 
-def cut_time(times: NDArray[np.int64], rows: int) -> int:
-    """Return the cut with the last ``rows`` interactions, and those tied with them, after it.
-
-    Args:
-        times: shape [N], ascending.
-        rows: 1 to N.
-
-    >>> cut_time(np.array([1, 4, 4, 9]), rows=2)
-    4
-    """
-    return int(times[len(times) - rows])
-
-
 def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float, float]:
     """Return the times at which validation and test begin."""
     rows, usual = len(timestamps), kth_latest(timestamps, (len(timestamps) + 1) // 2)
@@ -272,7 +243,7 @@ def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...
 
     Args:
         backtest: the cuts, or the number of folds and the fraction of the log in each.
-        times: shape [N]: the times of all interactions before any filter, ascending; not read if
+        times: shape [N]: the times of all interactions before any filter, in any order; not read if
             cuts are given.
 
     Raises:
@@ -284,7 +255,7 @@ def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...
     106 None
     """
     rows = [backtest.test_fraction * len(times) * n for n in range(backtest.folds, 0, -1)]
-    cuts = backtest.cuts or tuple(cut_time(times, max(1, round(count))) for count in rows)
+    cuts = backtest.cuts or tuple(kth_latest(times, max(1, round(count))) for count in rows)
     if any(time_value(late) <= time_value(early) for early, late in pairwise(cuts)):
         raise InputError(
             f"data.split: {backtest} begins two folds at the same time: the log has too few times"
