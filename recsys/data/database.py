@@ -158,8 +158,11 @@ def database(
 
 
 @cache
-def _shared() -> tuple[duckdb.DuckDBPyConnection, tempfile.TemporaryDirectory[str]]:
-    copies = tempfile.TemporaryDirectory(prefix="recsys-")
+def _shared() -> tuple[duckdb.DuckDBPyConnection, tempfile.TemporaryDirectory[str] | None]:
+    try:
+        copies = tempfile.TemporaryDirectory(prefix="recsys-")
+    except OSError:  # nothing may be written on this machine
+        return database(is_small=True), None
     return database([Path(copies.name)], is_small=True), copies
 
 
@@ -173,8 +176,17 @@ def cursor() -> duckdb.DuckDBPyConnection:
 
 
 def small_files() -> Path:
-    """Return the folder for copies of the small files that this process reads just now."""
-    return Path(_shared()[1].name)
+    """Return the folder for copies of the small files that this process reads just now.
+
+    Raises:
+        OSError: there can be none.
+    """
+    copies = _shared()[1]
+    if copies is None:
+        raise FileNotFoundError
+    folder = Path(copies.name)
+    folder.mkdir(mode=0o700, exist_ok=True)  # old temporary folders are swept by the system
+    return folder
 
 
 def computed(values: pl.Series, expression: str) -> pl.Series:

@@ -59,19 +59,6 @@ _ROUNDED = r"-?\d[.,]\d+E\+(?:0[5-9]|[1-9]\d)"
 # --- Columns and forms of times -------------------------------------------------------------------
 
 
-def roles_of(columns: Columns, origin: str) -> dict[str, str]:
-    """Return the column of each role that a log has.
-
-    Raises:
-        InputError: a column has two roles.
-    """
-    roles = columns.roles
-    for column in roles.values():
-        if len(same := [role for role in roles if roles[role] == column]) > 1:
-            raise InputError(f"{origin}: column {column!r} cannot be both {' and '.join(same)}")
-    return roles
-
-
 def conditions_of(config: DataConfig, names: Sequence[str], origin: str) -> dict[str, Condition]:
     """Return the conditions of ``where``, by the reasons that count what they drop.
 
@@ -277,7 +264,12 @@ def read_log(
     )
     theirs = dict(names or {})
     ours = {their: own for own, their in theirs.items()}
-    roles = roles_of(columns, table.origin)
+    roles = columns.roles
+    for column in roles.values():
+        if len(same := [role for role in roles if roles[role] == column]) > 1:
+            raise InputError(
+                f"{table.origin}: column {column!r} cannot be both {' and '.join(same)}"
+            )
     known = [ours.get(column, column) for column in table.names]
     conditions = conditions_of(config, known, table.origin)
     needed = dict.fromkeys([*roles.values(), *keep])

@@ -246,10 +246,9 @@ def open_table(
         raise InputError(f"{origin}: the file is empty")
     is_small = sum(file.path.stat().st_size for file in files) < _small(memory)
     kind, is_file = files[0].kind, Path(source).is_file()
-    if is_small and is_file and files[0].compression is None:
-        folder, connection = _Folder(small_files()), cursor()
-        copied = shutil.copyfile(files[0].path, folder.path / _COPY)
-        files = (replace(files[0], path=copied),)
+    is_copied = is_small and is_file and files[0].compression is None
+    if is_copied and (folder := _copied(files[0].path)) is not None:
+        files, connection = (replace(files[0], path=folder.path / _COPY),), cursor()
     else:
         folder = _Folder(work)
         paths = [*(file.path for file in files), folder.path]
@@ -267,6 +266,16 @@ def open_table(
     if twice is not None:
         raise InputError(f"{origin}: two columns are named {twice}{found.hint}")
     return replace(found, folder=folder)
+
+
+def _copied(path: Path) -> _Folder | None:
+    """Return a folder with a copy of a small file; None if none can be made."""
+    try:
+        folder = _Folder(small_files())
+        shutil.copyfile(path, folder.path / _COPY)
+    except OSError:
+        return None
+    return folder
 
 
 def _small(memory: int | None) -> int:
