@@ -29,6 +29,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
 from recsys.tracking.store import write_tables
 from recsys.training.device import NO_CUBLAS_CONTEXT
 
@@ -256,6 +257,11 @@ def tiny_dot_bundle(
     return write_tiny_bundle(tmp_path_factory.mktemp("bundle") / "dot", tiny_dataset, DotProduct())
 
 
+@pytest.fixture(scope="session")
+def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
+    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
+
+
 # --- Pages in a real browser ---------------------------------------------------------------------
 
 _PROBE = """<script>
@@ -312,6 +318,14 @@ class Sight:
     """What the console says."""
     pixels: np.ndarray
     """The page as a picture [height, width, 3], 0 to 1."""
+
+    def check(self, width: int, dark: bool) -> None:
+        """Check that the page fits, has its colours, loads nothing, and that charts are legible."""
+        assert self.needed <= self.width == width  # tables scroll in their own box
+        assert self.dark == dark == (self.pixels[:30].mean() < 0.3)
+        assert np.ptp(self.pixels[1000:]) > 0.5  # pictures were drawn, not left empty
+        assert self.crossing == self.outside == self.console == []
+        assert self.links == 0
 
 
 Look = Callable[[Path, int, bool], Sight]

@@ -53,11 +53,6 @@ def test_summary_has_every_metric_with_its_mean() -> None:
         assert values.min() <= interval.low <= interval.mean <= interval.high <= values.max()
 
 
-def test_summary_of_no_ranks_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no targets"):
-        summarise(np.array([], dtype=np.int64), np.array([], dtype=np.int64), ["mrr"])
-
-
 def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
     ranks = np.random.default_rng(2).geometric(0.02, 20_000)
     values = metric_values(ranks, "ndcg_at_10")

@@ -33,15 +33,24 @@ def test_fields_stay_readable(tiny_dataset: PreparedDataset) -> None:
     }
 
 
-def test_every_field_changes_the_fingerprint(
-    tiny_dataset: PreparedDataset, other: PreparedDataset
+@pytest.fixture
+def renamed(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
+    """Another log under the same settings."""
+    log = tiny_log.with_columns(pl.col("item_id").replace("hat", "helmet"))
+    return prepare(log, DataConfig(), tmp_path / "renamed")
+
+
+def test_every_field_and_the_data_change_the_fingerprint(
+    tiny_dataset: PreparedDataset, other: PreparedDataset, renamed: PreparedDataset
 ) -> None:
-    usual, allow = EvaluationConfig(), EvaluationConfig(seen="allow")
+    usual = EvaluationConfig()
     few = Candidates("given 0123", Histories.from_lists([]))
     cases: list[tuple[PreparedDataset, EvaluationConfig, Candidates | None, Part]] = [
         (tiny_dataset, usual, None, "test"),
         (other, usual, None, "test"),
-        (tiny_dataset, allow, None, "test"),
+        (renamed, usual, None, "test"),
+        (tiny_dataset, EvaluationConfig(seen="allow"), None, "test"),
+        (tiny_dataset, EvaluationConfig(request_time="known"), None, "test"),
         (tiny_dataset, usual, few, "test"),
         (tiny_dataset, usual, None, "valid"),
     ]
@@ -50,25 +59,6 @@ def test_every_field_changes_the_fingerprint(
     assert prints == [protocol_tags(*case)[NAME] for case in cases]
     # What is shown does not change what is measured.
     assert protocol_tags(tiny_dataset, EvaluationConfig(cutoffs=(3,)))[NAME] == prints[0]
-
-
-@pytest.fixture
-def renamed(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
-    """Another log under the same settings."""
-    log = tiny_log.with_columns(pl.col("item_id").replace("hat", "helmet"))
-    return prepare(log, DataConfig(), tmp_path / "renamed")
-
-
-def test_the_fingerprint_is_of_the_data_and_of_what_the_scorer_is_told(
-    tiny_dataset: PreparedDataset, renamed: PreparedDataset
-) -> None:
-    """The split alone does not tell two logs apart."""
-    cases = [
-        (tiny_dataset, EvaluationConfig()),
-        (renamed, EvaluationConfig()),
-        (tiny_dataset, EvaluationConfig(request_time="known")),
-    ]
-    assert len({protocol_tags(*case)[NAME] for case in cases}) == len(cases)
 
 
 def fingerprint(dataset: PreparedDataset, *overrides: str, model: str = "") -> str:
@@ -95,23 +85,14 @@ def test_whatever_decides_a_result_makes_a_run_of_its_own(
     prints = [fingerprint(tiny_dataset), fingerprint(renamed), fingerprint(tiny_dataset, model="x")]
     prints += [fingerprint(tiny_dataset, override) for override in overrides]
     assert len(set(prints)) == len(prints)
-    assert fingerprint(tiny_dataset) == prints[0]
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
+    for decides_nothing in (
         "name=other",
         "tracking.experiment=other",
         "training.checkpoint_minutes=1",
         # The dataset says itself how it was prepared; here it was with other settings.
         "data.min_user_interactions=9",
-    ],
-)
-def test_what_decides_no_result_makes_no_run_of_its_own(
-    override: str, tiny_dataset: PreparedDataset
-) -> None:
-    assert fingerprint(tiny_dataset, override) == fingerprint(tiny_dataset)
+    ):
+        assert fingerprint(tiny_dataset, decides_nothing) == prints[0]
 
 
 def test_candidates_of_the_same_file_name_are_told_apart_by_what_the_file_holds(

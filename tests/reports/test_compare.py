@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from mlflow import MlflowClient
 from rich.console import Console
 from rich.text import Text
 
@@ -20,13 +19,14 @@ from recsys.errors import InputError
 from recsys.evaluation.tables import (
     NextListProtocol,
     NextListTable,
-    RankProtocol,
     RankTable,
     TopKTable,
     next_list_table,
 )
 from recsys.reports.comparison import Comparison, compare, comparison_table
 from recsys.reports.statistics import PairedResult, holm, paired_test
+from recsys.tracking.store import open_store
+from tests.helpers.rank_tables import ranked
 
 TAGS = {
     "dataset": "shop",
@@ -36,19 +36,6 @@ TAGS = {
 }
 POPULARITY, MARKOV, ATTENTION = [1, 3, 20, 11] * 10, [1, 1, 20, 11] * 10, [1, 1, 7, 1] * 10
 Write = Callable[..., str]
-
-
-def ranked(ranks: Sequence[int], **protocol: object) -> RankTable:
-    frame = pl.DataFrame(
-        {
-            "user": np.arange(len(ranks)),
-            "target": np.ones(len(ranks), dtype=np.int32),
-            "rank": np.array(ranks),
-            "history_length": np.ones(len(ranks), dtype=np.int32),
-        }
-    )
-    fields = {"part": "test", "num_items": 2_000, "seen": "filter", "ties": "against_target"}
-    return RankTable(frame, RankProtocol(**{**fields, "dropped": 3, **protocol}))  # type: ignore[arg-type]
 
 
 def listed(lists: Sequence[Sequence[int]]) -> NextListTable:
@@ -76,29 +63,17 @@ def best(items: Sequence[Sequence[int]]) -> TopKTable:
     return TopKTable(frame, NextListProtocol("test", 10, "filter", len(items[0]), 3))
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store without runs: to make its tables takes MLflow seconds, to copy the file none."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def tracking(tmp_path: Path, empty_store: Path) -> TrackingConfig:
-    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
+def tracking(tmp_path: Path) -> TrackingConfig:
     config = TrackingConfig(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="mine")
-    artifacts = (tmp_path / "artifacts").as_uri()
-    MlflowClient(config.uri).create_experiment(config.experiment, artifact_location=artifacts)
+    open_store(config)
     return config
 
 
 @pytest.fixture
 def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
     """Writes a run, each a second after the one before, and returns its id."""
-    client = MlflowClient(tracking.uri)
-    experiment = client.get_experiment_by_name(tracking.experiment)
-    assert experiment is not None
+    client, experiment = open_store(tracking)
     started = 0
 
     def write(
@@ -115,23 +90,16 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
         nonlocal started
         started += 1_000
         run = client.create_run(
-            experiment.experiment_id, started, {**TAGS, "model": f"{name}_model", **tags}, name
+            experiment, started, {**TAGS, "model": f"{name}_model", **tags}, name
         )
         run_id: str = run.info.run_id
-        if table is not None:
-            path = tmp_path / f"ranks_{table.protocol.part}.parquet"
-            table.save(path)
-            client.log_artifact(run_id, str(path))
+        for prefix, saved in (("ranks", table), ("lists", lists), ("topk", top_k)):
+            if saved is not None:
+                path = tmp_path / f"{prefix}_{saved.protocol.part}.parquet"
+                saved.save(path)
+                client.log_artifact(run_id, str(path))
         for key, setting in (params or {}).items():
             client.log_param(run_id, key, setting)
-        if lists is not None:
-            path = tmp_path / f"lists_{lists.protocol.part}.parquet"
-            lists.save(path)
-            client.log_artifact(run_id, str(path))
-        if top_k is not None:
-            path = tmp_path / f"topk_{top_k.protocol.part}.parquet"
-            top_k.save(path)
-            client.log_artifact(run_id, str(path))
         for cost, value in (costs or {}).items():
             client.log_metric(run_id, cost, value)
         client.log_metric(run_id, "test/ndcg_at_10", 0.99)  # a logged value that must not be read
@@ -162,9 +130,11 @@ def printed(comparison: Comparison, width: int = 160) -> str:
 
 
 def test_metrics_come_from_the_rank_tables(
-    tracking: TrackingConfig, three: tuple[str, str, str]
+    tracking: TrackingConfig, three: tuple[str, str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    capfd.readouterr()
     comparison = compare(["popularity", "markov", "attention"], tracking)
+    assert capfd.readouterr() == ("", "")
     popularity, markov, attention = comparison.rows
     assert [row.run_id for row in comparison.rows] == list(three)
     assert [row.model for row in comparison.rows][:2] == ["popularity_model", "markov_model"]
@@ -219,14 +189,10 @@ def test_a_name_means_its_latest_finished_run(tracking: TrackingConfig, write: W
     failed = write("dot", ranked(ATTENTION), status="FAILED")
     comparison = compare(["dot", old, new[:12], failed], tracking)
     assert [row.run_id for row in comparison.rows] == [new, old, new, failed]
-
-
-def test_no_names_mean_the_latest_run_of_every_name(tracking: TrackingConfig, write: Write) -> None:
-    write("a", ranked(POPULARITY))
-    b = write("b", ranked(MARKOV))
-    a = write("a", ranked(ATTENTION))
-    write("c", None, status="KILLED")
-    assert [row.run_id for row in compare([], tracking).rows] == [a, b]
+    other = write("other", ranked(MARKOV))
+    newest = write("dot", ranked(ATTENTION))
+    write("killed", None, status="KILLED")
+    assert [row.run_id for row in compare([], tracking).rows] == [newest, other]
 
 
 def test_validation_part(tracking: TrackingConfig, write: Write) -> None:
@@ -589,7 +555,7 @@ def test_a_damaged_rank_table_is_named(
     tracking: TrackingConfig, write: Write, tmp_path: Path
 ) -> None:
     run_id = write("a", ranked(POPULARITY))
-    (tmp_path / "artifacts" / run_id / "artifacts" / "ranks_test.parquet").write_bytes(b"PAR1")
+    (tmp_path / "mlartifacts" / run_id / "artifacts" / "ranks_test.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"^run a \(\w{8}\): .*cannot read the rank table"):
         compare(["a"], tracking)
 
@@ -610,14 +576,6 @@ def test_wrong_arguments(tracking: TrackingConfig, tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
     with pytest.raises(InputError, match="^tracking.uri nonsense://x: cannot be used"):
         compare([], TrackingConfig(uri="nonsense://x"))
-
-
-def test_nothing_else_is_printed(
-    tracking: TrackingConfig, three: tuple[str, str, str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    capfd.readouterr()
-    compare(three, tracking)
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

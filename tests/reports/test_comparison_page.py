@@ -18,7 +18,6 @@ from recsys.config import TrackingConfig, parse_experiment
 from recsys.data.audit import audit
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
-from recsys.evaluation.tables import RankProtocol, RankTable
 from recsys.experiments.baselines import fit_baseline
 from recsys.reports.comparison import Comparison, compare
 from recsys.reports.comparison_page import (
@@ -28,24 +27,13 @@ from recsys.reports.comparison_page import (
     write_comparison_report,
 )
 from recsys.shop.simulation import make_shop
-from recsys.tracking.runs import learning_curves
+from recsys.tracking.store import open_store
 from tests.conftest import Look
 from tests.helpers.html_faults import html_faults
+from tests.helpers.rank_tables import ranked
 
 EVIL = '<img src="x" onerror="alert(1)"> $a_1$'
 TAGS = {"dataset": "shop", "dataset_fingerprint": "f00d", "protocol.split": "leave_last_out"}
-
-
-def ranked(ranks: np.ndarray) -> RankTable:
-    frame = pl.DataFrame(
-        {
-            "user": np.arange(len(ranks)),
-            "target": np.ones(len(ranks), dtype=np.int32),
-            "rank": ranks,
-            "history_length": np.ones(len(ranks), dtype=np.int32),
-        }
-    )
-    return RankTable(frame, RankProtocol("test", 200, "filter", "against_target", 0))
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +41,7 @@ def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
     """A store with a baseline, a better run that was trained, and one with a dangerous name."""
     folder = tmp_path_factory.mktemp("store")
     config = TrackingConfig(uri=f"sqlite:///{folder}/mlflow.db", experiment="mine")
-    client = MlflowClient(config.uri)
-    experiment = client.create_experiment("mine", (folder / "artifacts").as_uri())
+    client, experiment = open_store(config)
     generator = np.random.default_rng(0)
     first = generator.integers(1, 60, 300)
     for start, (name, ranks) in enumerate(
@@ -69,6 +56,19 @@ def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
             client.log_metric(run_id, "epoch/valid_ndcg_at_10", 0.1 * epoch, step=epoch)
         client.set_terminated(run_id)
     return config
+
+
+@pytest.fixture(scope="module")
+def comparison(tracking: TrackingConfig) -> Comparison:
+    return compare([], tracking)
+
+
+@pytest.fixture(scope="module")
+def folder(tracking: TrackingConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the three runs; to be read only."""
+    folder = tmp_path_factory.mktemp("report") / "out"
+    recsys.compare((), tracking, report=folder)
+    return folder
 
 
 def many_runs(comparison: Comparison) -> Comparison:
@@ -98,9 +98,8 @@ def row_of(page: str, start: str) -> list[str]:
     return next(row for row in cells_of(page) if row[0].startswith(start))
 
 
-def test_the_page_shows_everything(tracking: TrackingConfig, tmp_path: Path) -> None:
-    comparison = recsys.compare((), tracking, report=tmp_path / "out")
-    page = (tmp_path / "out" / "comparison.html").read_text()
+def test_the_page_shows_everything(comparison: Comparison, folder: Path) -> None:
+    page = (folder / "comparison.html").read_text()
     assert html_faults(page) == []
     assert "<h1>3 runs on shop</h1>" in page
     assert re.search(r"better is best: NDCG@10 \.\d{4} \[.*\]; popularity\s+follows at", page)
@@ -121,8 +120,7 @@ def test_the_page_shows_everything(tracking: TrackingConfig, tmp_path: Path) -> 
     assert "Holm-corrected for the number of runs" in text
 
 
-def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
-    comparison = compare([], tracking)
+def test_rows_are_in_the_order_of_merit(comparison: Comparison, tracking: TrackingConfig) -> None:
     assert [row.name for row in comparison.rows] == ["popularity", "better", EVIL]
     runs = ranked_runs(comparison)
     assert [run.row.name for run in runs] == ["better", "popularity", EVIL]
@@ -143,8 +141,8 @@ def test_rows_are_in_the_order_of_merit(tracking: TrackingConfig) -> None:
     assert forests(last)[0].title == "MRR"
 
 
-def test_every_run_of_many_has_a_style_of_its_own(tracking: TrackingConfig, tmp_path: Path) -> None:
-    comparison = many_runs(compare([], tracking))
+def test_every_run_of_many_has_a_style_of_its_own(comparison: Comparison, tmp_path: Path) -> None:
+    comparison = many_runs(comparison)
     styles = [run.style for run in ranked_runs(comparison)]
     assert len(set(styles)) == len(comparison.rows) == 12
     page = write_comparison_report(tmp_path / "out", comparison, {}).read_text()
@@ -152,9 +150,8 @@ def test_every_run_of_many_has_a_style_of_its_own(tracking: TrackingConfig, tmp_
     assert keys == sorted(keys)
 
 
-def test_charts_have_their_numbers_in_a_table(tracking: TrackingConfig, tmp_path: Path) -> None:
-    comparison = recsys.compare((), tracking, report=tmp_path / "out")
-    page = (tmp_path / "out" / "comparison.html").read_text()
+def test_charts_have_their_numbers_in_a_table(comparison: Comparison, folder: Path) -> None:
+    page = (folder / "comparison.html").read_text()
     figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL)
     tables = {name: cells_of(figure) for name, figure in figures}
     assert list(tables) == ["intervals", "differences", "learning_curves", "recall_by_k"]
@@ -165,39 +162,33 @@ def test_charts_have_their_numbers_in_a_table(tracking: TrackingConfig, tmp_path
     assert tables["recall_by_k"][5][:2] == ["Recall@10", f"{mean} [{low}, {high}]"]
 
 
-def test_files_next_to_the_page(tracking: TrackingConfig, tmp_path: Path) -> None:
-    comparison = recsys.compare((), tracking, report=tmp_path / "out")
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+def test_files_next_to_the_page(
+    comparison: Comparison, folder: Path, tracking: TrackingConfig
+) -> None:
+    assert {file.name for file in folder.iterdir()} == {
         *("comparison.html", "comparison.csv", "comparison.tex"),
         *("intervals.svg", "differences.svg", "learning_curves.svg", "recall_by_k.svg"),
     }
-    for file in (tmp_path / "out").glob("*.svg"):
+    for file in folder.glob("*.svg"):
         root = fromstring(file.read_text())  # noqa: S314 - our own
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    table = pl.read_csv(tmp_path / "out" / "comparison.csv")
+    table = pl.read_csv(folder / "comparison.csv")
     assert table["ndcg_at_10"].to_list() == comparison.frame()["ndcg_at_10"].to_list()
     kept = MlflowClient(tracking.uri).list_artifacts(comparison.rows[0].run_id, "comparison")
     assert "comparison/comparison.html" in {file.path for file in kept}
 
 
-def test_curves_are_those_of_the_epochs(tracking: TrackingConfig) -> None:
-    comparison = compare([], tracking)
-    curves = learning_curves([row.first for row in comparison.rows], tracking)
-    assert curves == {comparison.rows[1].run_id: {1: 0.1, 2: 0.2}}
-
-
 @pytest.mark.parametrize(("seconds", "text"), [(0.0, "0.00"), (0.004, "<0.01"), (99.6, "100")])
 def test_short_times_are_not_shown_as_none(
-    tracking: TrackingConfig, tmp_path: Path, seconds: float, text: str
+    comparison: Comparison, tmp_path: Path, seconds: float, text: str
 ) -> None:
-    comparison = compare(["popularity"], tracking)
     row = replace(comparison.rows[0], costs={"fit_seconds": seconds})
     page = write_comparison_report(tmp_path / "out", replace(comparison, rows=(row,)), {})
     assert row_of(page.read_text(), "popularity popularity,")[-1] == text
 
 
-def test_latex_is_escaped_and_marked(tracking: TrackingConfig) -> None:
-    latex = comparison_latex(compare([], tracking))
+def test_latex_is_escaped_and_marked(comparison: Comparison) -> None:
+    latex = comparison_latex(comparison)
     assert r"\$a\_1\$" in latex
     assert re.search(r"better & \\textbf\{[.\d]+\*\} & \\textbf\{[.\d]+\*\} \\\\", latex)
     assert r"$^\dagger$" in latex
@@ -214,8 +205,7 @@ def test_a_single_run_has_no_differences(tracking: TrackingConfig, tmp_path: Pat
     assert not (page.parent / "learning_curves.svg").exists()
 
 
-def test_the_same_runs_give_the_same_bytes(tracking: TrackingConfig, tmp_path: Path) -> None:
-    comparison = compare([], tracking)
+def test_the_same_runs_give_the_same_bytes(comparison: Comparison, tmp_path: Path) -> None:
     for folder in ("a", "b", "a"):  # the last in place of an earlier report
         write_comparison_report(tmp_path / folder, comparison, {})
     for file in (tmp_path / "a").iterdir():
@@ -223,11 +213,8 @@ def test_the_same_runs_give_the_same_bytes(tracking: TrackingConfig, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "logo.svg"])
-def test_another_folder_is_not_replaced(
-    tracking: TrackingConfig, tmp_path: Path, name: str
-) -> None:
+def test_another_folder_is_not_replaced(comparison: Comparison, tmp_path: Path, name: str) -> None:
     """Nor is a report that holds a file of the user, or a file."""
-    comparison = compare([], tracking)
     file = write_comparison_report(tmp_path / "mine", comparison, {}).parent / name
     file.write_text("years")
     for path in (file.parent, file):
@@ -240,21 +227,12 @@ def test_another_folder_is_not_replaced(
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_shows_it(
-    tracking: TrackingConfig, tmp_path: Path, look: Look, width: int, dark: bool
+    comparison: Comparison, tmp_path: Path, look: Look, width: int, dark: bool
 ) -> None:
-    comparison = many_runs(compare([], tracking))
+    comparison = many_runs(comparison)
     curves = {row.run_id: {1: 0.1, 2: 0.2} for row in comparison.rows}
     page = write_comparison_report(tmp_path / "out", comparison, curves)
-    sight = look(page, width, dark)
-    assert sight.width == width
-    assert sight.needed <= width  # tables scroll in their own box
-    assert sight.dark == dark
-    assert (sight.pixels[:40].mean() < 0.3) == dark
-    assert np.ptp(sight.pixels[1000:]) > 0.5  # pictures were drawn, not left empty
-    assert sight.crossing == []
-    assert sight.outside == []
-    assert sight.console == []
-    assert sight.links == 0
+    look(page, width, dark).check(width, dark)
 
 
 def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
@@ -264,8 +242,9 @@ def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
     )
     data = recsys.prepare(shop.interactions, out=tmp_path / "data", items=shop.products)
     runs = [fit_baseline(name, experiment, data) for name in ("popularity", "markov")]
-    for _ in range(2):  # an earlier report with all of its pictures is replaced
-        recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "segment_gap.svg").touch()  # a picture of an earlier report is replaced
+    recsys.compare(runs, experiment.tracking, report=tmp_path / "out")
     page = (tmp_path / "out" / "comparison.html").read_text()
     for finding in audit(data):
         if not finding.count:
@@ -288,8 +267,8 @@ def test_the_page_of_real_runs_has_segments_and_audit(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "segment_history.svg").is_file()
 
 
-def test_a_segment_has_the_metrics_of_its_targets(tracking: TrackingConfig) -> None:
-    (row,) = compare(["popularity"], tracking).rows
+def test_a_segment_has_the_metrics_of_its_targets(comparison: Comparison) -> None:
+    row = comparison.rows[0]
     ranks = row.first.ranks
     kinds = pl.Series("purchase", ["new", "repeat"] * 150)
     run = replace(row.first, ranks=replace(ranks, frame=ranks.frame.with_columns(kinds)))

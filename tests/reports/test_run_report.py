@@ -104,15 +104,18 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     )
 
 
+@pytest.fixture(scope="module")
+def page(report: RunReport) -> str:
+    return run_page(report)
+
+
 def text_of(page: str) -> str:
     """The words of a page, without its style and its charts."""
     page = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
-def test_the_page_has_every_part(report: RunReport, tmp_path: Path) -> None:
-    path = write_run_report(tmp_path / "report.html", report)
-    page = path.read_text(encoding="utf-8")
+def test_the_page_has_every_part(report: RunReport, page: str) -> None:
     words = text_of(page)
     ours, _, *baselines = report.comparison.rows
     mean, low, high = (f"{n:.4f}".replace("0.", ".", 1) for n in ours.intervals["ndcg_at_10"])
@@ -137,8 +140,7 @@ def test_the_page_has_every_part(report: RunReport, tmp_path: Path) -> None:
     assert f"{item.name} {item.item_id}" in words
 
 
-def test_the_page_is_valid_and_prints_on_white(report: RunReport) -> None:
-    page = run_page(report)
+def test_the_page_is_valid_and_prints_on_white(page: str) -> None:
     assert html_faults(page) == []
     assert "@media screen and (prefers-color-scheme: dark) {" in page
     assert page.count("prefers-color-scheme") == 1
@@ -146,8 +148,8 @@ def test_the_page_is_valid_and_prints_on_white(report: RunReport) -> None:
     assert [page.index(part) for part in order] == sorted(page.index(part) for part in order)
 
 
-def test_charts_have_their_numbers_in_a_table(report: RunReport) -> None:
-    figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', run_page(report), re.DOTALL)
+def test_charts_have_their_numbers_in_a_table(report: RunReport, page: str) -> None:
+    figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL)
     tables = {name: text_of(figure.partition("<details>")[2]) for name, figure in figures}
     assert {"intervals", "differences", "race", "log_time"} <= set(tables)
     assert "dot product 20 s, epoch 2 .0200" in tables["race"]
@@ -155,19 +157,15 @@ def test_charts_have_their_numbers_in_a_table(report: RunReport) -> None:
     assert sum(map(int, re.findall(r" (\d+) \d+\.\d%", tables["log_lengths"]))) == len(lengths)
 
 
-def test_the_page_is_one_file_that_loads_nothing(report: RunReport, tmp_path: Path) -> None:
-    path = write_run_report(tmp_path / "report.html", report)
-    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-    page = path.read_text(encoding="utf-8")
+def test_the_page_is_one_file_that_loads_nothing(
+    report: RunReport, page: str, tmp_path: Path
+) -> None:
     assert re.findall(r'(?:src|href)="([^#"][^"]*)"', page) == ["data:,"]
     assert "url(" not in page
     assert "@import" not in page
-    assert write_run_report(path, report).read_text(encoding="utf-8") == page
-
-
-def test_a_folder_that_is_not_there_is_an_error_of_one_line(
-    report: RunReport, tmp_path: Path
-) -> None:
+    path = write_run_report(tmp_path / "report.html", report)
+    assert path.read_text(encoding="utf-8") == page
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     with pytest.raises(InputError, match=r"report\.html: cannot be written"):
         write_run_report(tmp_path / "no" / "report.html", report)
 
@@ -192,16 +190,7 @@ def test_little_is_enough(report: RunReport) -> None:
 def test_a_browser_shows_it(
     report: RunReport, tmp_path: Path, look: Look, width: int, dark: bool
 ) -> None:
-    sight = look(write_run_report(tmp_path / "report.html", report), width, dark)
-    assert sight.width == width
-    assert sight.needed <= width
-    assert sight.dark == dark
-    assert (sight.pixels[:30].mean() < 0.3) == dark
-    assert np.ptp(sight.pixels[1500:]) > 0.5
-    assert sight.crossing == []
-    assert sight.outside == []
-    assert sight.console == []
-    assert sight.links == 0
+    look(write_run_report(tmp_path / "report.html", report), width, dark).check(width, dark)
 
 
 # --- The answer ----------------------------------------------------------------------------------

@@ -41,11 +41,6 @@ def server(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Iterator[
         yield found
 
 
-@pytest.fixture(scope="module")
-def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
-    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
-
-
 def rows_of(answer: pl.DataFrame, *columns: str) -> list[dict[str, Any]]:
     rows = answer.select(columns).to_dicts()
     if "score" in columns and "probability" not in columns:

@@ -12,18 +12,11 @@ from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 from recsys.cli import app
-from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.serving import files
-from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks", "scarf"]
-
-
-@pytest.fixture
-def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
-    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
 
 
 @pytest.fixture(autouse=True)

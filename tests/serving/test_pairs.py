@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from recsys.data.prepared import PreparedDataset
 from recsys.inference import model_scorer
 from recsys.inference import scorer as scorer_module
 from recsys.model.heads import CandidateRepresentation, TargetAttentionHead
-from recsys.serving.bundle import ModelBundle
 from recsys.serving.candidates import UserItemPairs
 from recsys.serving.recommender import Recommender
 
@@ -29,11 +27,6 @@ HISTORIES = {
     "dan": ["socks", "socks", "hat"],
     "eve": ["gloves", "jacket"],
 }
-
-
-@pytest.fixture(scope="session")
-def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
-    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
 
 
 @pytest.fixture
@@ -95,12 +88,6 @@ def test_most_of_the_catalogue_is_scored_at_once(
     assert answer["score"].to_list() == pytest.approx(catalogue_scores(fresh, pairs), abs=1e-5)
 
 
-def test_candidates_of_all_users_score_as_in_the_catalogue(recommender: Recommender) -> None:
-    answer = recommender.score(HISTORIES, ["hat", "socks"])
-    expected = catalogue_scores(recommender, [(user, "hat") for user in HISTORIES])
-    assert answer.filter(item_id="hat")["score"].to_list() == pytest.approx(expected, abs=1e-5)
-
-
 @given(
     pairs=st.lists(
         st.tuples(st.sampled_from(sorted(HISTORIES)), st.sampled_from(ITEMS)), max_size=20
@@ -117,20 +104,6 @@ def test_scores_of_pairs_are_those_of_the_catalogue(
         answer = recommender.score(HISTORIES, frame(pairs))
     assert_frame_equal(answer.select("user_id", "item_id"), frame(pairs))
     assert answer["score"].to_list() == pytest.approx(expected, abs=1e-5)
-
-
-def test_each_batch_reads_the_histories_of_its_own_users(
-    recommender: Recommender, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
-    monkeypatch.setattr(scorer_module, "FEWEST_USERS", 2)
-    pairs = [(user, item) for item in ITEMS for user in ("eve", "dan", "new", "bob", "ann")]
-    answer = recommender.score(HISTORIES, frame(pairs))
-    assert answer["score"].to_list() == pytest.approx(
-        catalogue_scores(recommender, pairs), abs=1e-5
-    )
-    scores = answer.filter(item_id="hat")["score"]
-    assert scores.n_unique() == len(scores)  # so rows of another batch would be noticed
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), max_size=60))

@@ -28,11 +28,6 @@ ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 HISTORY = st.lists(st.sampled_from(ITEMS), max_size=6)
 
 
-@pytest.fixture(scope="session")
-def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
-    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
-
-
 def model_scores(recommender: Recommender, history: list[str]) -> dict[str, float]:
     """The score of each item, straight from the model."""
     tokens = torch.tensor([[ITEMS.index(item) + 1 for item in history[-3:]]])

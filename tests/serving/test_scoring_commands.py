@@ -22,11 +22,6 @@ from recsys.serving.calibration import for_evaluation
 from recsys.serving.recommender import Recommender
 
 
-@pytest.fixture(scope="session")
-def recommender(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Recommender:
-    return Recommender.load(tiny_bundle.path, tiny_dataset.path)
-
-
 def run(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output or result.exception

@@ -1,0 +1,20 @@
+"""Rank tables from bare ranks: one target per user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.evaluation.tables import RankProtocol, RankTable
+
+
+def ranked(ranks: Sequence[int] | NDArray[np.int64], **protocol: Any) -> RankTable:
+    users = len(ranks)
+    columns = {"user": range(users), "target": [1] * users, "rank": ranks}
+    frame = pl.DataFrame({**columns, "history_length": [1] * users}, schema=RankTable.schema)
+    fields = {"part": "test", "num_items": 2_000, "seen": "filter", "ties": "against_target"}
+    return RankTable(frame, RankProtocol(**{**fields, "dropped": 3, **protocol}))
