@@ -93,7 +93,9 @@ def write(tracking: TrackingConfig, tmp_path: Path) -> Write:
             experiment, started, {**TAGS, "model": f"{name}_model", **tags}, name
         )
         run_id: str = run.info.run_id
-        for prefix, saved in (("ranks", table), ("lists", lists), ("topk", top_k)):
+        tables: dict[str, RankTable | NextListTable | TopKTable | None]
+        tables = {"ranks": table, "lists": lists, "topk": top_k}
+        for prefix, saved in tables.items():
             if saved is not None:
                 path = tmp_path / f"{prefix}_{saved.protocol.part}.parquet"
                 saved.save(path)
