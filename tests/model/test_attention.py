@@ -54,15 +54,6 @@ def same_gradients(ours: Tensor, theirs: Tensor, leaves: list[Tensor]) -> bool:
     return all(close(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_worked_example_begins_with_integers() -> None:
-    assert KEYS.tolist() == [[0, 1, 1], [4, 4, 0], [2, 3, 1]]
-    assert VALUES.tolist() == [[1, 2, 3], [2, 8, 0], [2, 6, 3]]
-    assert QUERIES.tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
-    logs = attention_weights(QUERIES, KEYS, scale=1.0).log()  # scores but for a constant a row
-    found = (logs - logs[:, :1]) + torch.tensor(SCORES)[:, :1]
-    assert close(found, torch.tensor(SCORES, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     ("scale", "first_weights", "first_output"),

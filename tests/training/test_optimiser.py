@@ -29,15 +29,6 @@ def lookups(
     return table
 
 
-def test_it_is_sparse_adam_if_some_rows_are_read() -> None:
-    steps = [[0, 1], [1, 1, 4], [0], [4, 5]]
-    ours = lookups(True, steps, RowwiseAdamW, weight_decay=0.0)
-    theirs = lookups(True, steps, torch.optim.SparseAdam)
-    torch.testing.assert_close(ours.weight, theirs.weight)
-    untouched = lookups(True, [], RowwiseAdamW)
-    assert torch.equal(ours.weight[[2, 3]], untouched.weight[[2, 3]])
-
-
 def test_dense_parameters_are_updated_as_in_adamw() -> None:
     torch.manual_seed(0)
     table, plain = nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2)

@@ -27,6 +27,7 @@ from recsys.shop.simulation import make_shop
 from recsys.tracking.tracker import Tracker
 from recsys.training.epochs import EpochRecorder
 from recsys.training.module import TrainingModule
+from tests.helpers.killed import Killed, killed
 
 MODELS: dict[str, dict[str, Any]] = {
     "next_item": {"feed_forward_dim": 8, "head": {"kind": "target_attention", "head_dim": 4}},
@@ -44,10 +45,6 @@ MODELS: dict[str, dict[str, Any]] = {
         "user_features": ["group"],
     },
 }
-
-
-class Killed(BaseException):
-    """A stand-in for kill -9."""
 
 
 @pytest.fixture(scope="module")
@@ -113,21 +110,6 @@ def assert_same(run: Run, expected: Run) -> None:
     assert all(torch.equal(weights[name], same_weights[name]) for name in same_weights)
     assert all(a.equals(b) for a, b in zip(tables, same_tables, strict=True))
     assert history == same_history
-
-
-def killed(run: Callable[[], Run], step: int) -> None:
-    """Kill a run at a training step, counted from its start and including the refit."""
-    train, left = TrainingModule.training_step, iter(range(step - 1, -1, -1))
-
-    def mortal(self: TrainingModule, batch: SequenceBatch, batch_idx: int) -> torch.Tensor:
-        if next(left) == 0:
-            raise Killed
-        return train(self, batch, batch_idx)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingModule, "training_step", mortal)
-        with pytest.raises(Killed):
-            run()
 
 
 def count_steps(run: Callable[[], Run]) -> tuple[Run, int]:

@@ -37,7 +37,8 @@ from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import build_batches, new_module
-from recsys.training.module import Schedule, TrainingModule
+from recsys.training.module import Schedule
+from tests.helpers.killed import killed
 
 RING = [f"i{number}" for number in range(8)]
 MODELS: dict[str, dict[str, Any]] = {
@@ -456,12 +457,8 @@ def test_a_start_that_knows_validation_targets_cannot_win(
     assert 0 in logged(store, result.run_id, "epoch/valid_ndcg_at_10")
 
 
-class Killed(BaseException):
-    """A stand-in for kill -9."""
-
-
 def test_a_killed_warm_start_resumes_with_the_same_result(
-    run: Path, grown: PreparedDataset, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, grown: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
     changes = ["training.batch_tokens=60", "training.checkpoint_minutes=0", "training.refit=true"]
 
@@ -469,17 +466,7 @@ def test_a_killed_warm_start_resumes_with_the_same_result(
         return recsys.train(None, grown, start=run, out=tmp_path / name, overrides=changes)
 
     expected = warm("full")
-    step, steps = TrainingModule.training_step, iter(range(1_000))
-
-    def mortal(self: TrainingModule, *arguments: Any) -> torch.Tensor:
-        if next(steps) == 7:
-            raise Killed
-        return step(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingModule, "training_step", mortal)
-        with pytest.raises(Killed):
-            warm("cut")
+    killed(lambda: warm("cut"), 8)
     assert (tmp_path / "cut.checkpoint").exists()
     resumed = warm("cut")
     for metric in ("epoch/valid_ndcg_at_10", "train/loss"):
