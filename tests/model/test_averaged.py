@@ -51,6 +51,7 @@ from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.training.curve import Curve
 from recsys.training.module import Schedule, TrainingModule
+from tests.helpers.killed import Killed
 
 ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
@@ -256,10 +257,6 @@ def experiment_of(folder: Path, **training: Any) -> Experiment:
     )
     file.write_text(json.dumps(settings))
     return load_experiment(file)
-
-
-class Killed(BaseException):
-    """A stand-in for kill -9."""
 
 
 def counted(patch: pytest.MonkeyPatch, most: int | None = None) -> list[int]:

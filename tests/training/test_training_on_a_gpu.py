@@ -18,6 +18,7 @@ from recsys.experiments.fit import fit
 from recsys.serving.bundle import ModelBundle
 from recsys.training.module import TrainingModule
 from tests.conftest import chains
+from tests.helpers.killed import Killed
 
 ITEMS = 40
 ROOT = Path(__file__).parents[2]
@@ -100,10 +101,6 @@ def test_a_gpu_reaches_what_the_cpu_reaches(
     on_cpu = ndcg(experiment, dataset, tmp_path / "cpu")
     assert on_cpu > 0.6  # the next item is the rule; at random it would be .11
     assert on_gpu == pytest.approx(on_cpu, abs=0.15)
-
-
-class Killed(BaseException):
-    """A stand-in for kill -9."""
 
 
 @pytest.mark.gpu
