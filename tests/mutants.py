@@ -34,10 +34,11 @@ MEMORY = 8 << 30
 CORE = {
     "data/histories.py": "histories",
     "data/splits.py": "splits",
-    "data/holdout.py": "splits",
     "data/batches.py": "batches",
     "data/log.py": "log",
     "data/preparation.py": "splits",
+    "baselines/count_ensemble.py": "count_ensemble",
+    "experiments/count_weights.py": "count_ensemble",
     "model/attention.py": "attention",
     "model/generation.py": "generation",
     "model/heads.py": "heads",
