@@ -60,7 +60,7 @@ def test_inputs_and_targets_by_hand(windows: Any, items: Any, targets: Any) -> N
     assert sorted(batch.targets.tolist()) == after
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=30),
     st.integers(1, 10),
@@ -191,7 +191,7 @@ def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(0, 40), min_size=1, max_size=20),
     st.integers(1, 10),

@@ -39,7 +39,7 @@ def excluded_of(left_out: np.ndarray) -> Excluded:
     return Excluded(torch.from_numpy(rows.copy()), torch.from_numpy(tokens.copy()))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     users=st.integers(1, 4),

@@ -81,7 +81,7 @@ def test_the_worked_example_ends_with_these(
         assert outputs[row].tolist() == pytest.approx(mean, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seeds, sizes, sizes, sizes, st.booleans(), st.booleans(), st.sampled_from([None, 1.0, 0.3]))
 def test_attend_equals_torch(
     seed: int, queries: int, keys: int, dim: int, causal: bool, masked: bool, scale: float | None
@@ -205,7 +205,7 @@ def torch_twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
     return theirs
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     seed=seeds,
     heads=st.sampled_from([(8, 2), (6, 1), (6, 3), (4, 4)]),
@@ -263,7 +263,7 @@ def test_narrow_heads_equal_torch(
         assert close(ours(*arguments, causal=way == "causal"), out)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seeds, st.integers(1, 4), sizes, sizes, st.booleans())
 def test_wide_heads_by_their_formula(
     seed: int, num_heads: int, queries: int, keys: int, cross: bool

@@ -36,7 +36,7 @@ def test_dropout_keeps_its_share_and_its_mean() -> None:
     assert dropout.eval()(x) is x
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 199), st.integers(1, 33), st.data())
 def test_both_published_formulas(position: int, dim: int, data: st.DataObject) -> None:
     """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i + 1) = cos(p / 10000^(2i/D)), D odd or even."""
@@ -59,7 +59,7 @@ def test_learned_positions_are_rows_of_a_table() -> None:
         positions(torch.tensor([5]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 3))
 def test_positions_count_from_the_last_item(lengths: list[int], extra: int) -> None:
     width = max(lengths) + extra
@@ -151,7 +151,7 @@ def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) 
     assert set(network) == {"gate_input.weight", "output.weight"}  # no biases
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 20), st.data())
 def test_rotary_positions_by_the_published_matrix(
     half: int, length: int, data: st.DataObject

@@ -81,7 +81,7 @@ def test_cached_greedy_generation_equals_uncached(seed: int, norm: str, length: 
 
 
 @given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 6))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_beam_search_never_loses_to_greedy(seed: int, width: int, length: int) -> None:
     model = make_model(seed)
     encoded = encode_random(model)

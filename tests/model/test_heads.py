@@ -89,7 +89,7 @@ def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor,
     return head, (states, embedded, embeddings)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shapes)
 def test_logits_equal_the_plain_definition_with_gradients(shape: dict[str, Any]) -> None:
     head, (states, embedded, embeddings) = make_case(shape)
@@ -139,7 +139,7 @@ def test_training_precision_stays_within_its_tolerance(shape: dict[str, Any]) ->
     assert torch.allclose(rough.double(), exact, rtol=0, atol=tolerance * scale)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(shapes)
 def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict[str, Any]) -> None:
     head, (states, embedded, embeddings) = make_case(shape)
@@ -164,7 +164,7 @@ def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict
         assert not parts[row, real:].any()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(shapes, st.sampled_from([torch.float32, torch.float64]))
 def test_purchases_beyond_reach_change_no_score(shape: dict[str, Any], dtype: torch.dtype) -> None:
     """Long histories are cut, and keep their scores, to the rounding."""

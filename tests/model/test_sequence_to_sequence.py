@@ -76,7 +76,7 @@ def changed(items: Tensor) -> Tensor:
     return items % ITEMS + 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seeds, variants, st.integers(2, 8), st.data())
 def test_a_state_depends_on_all_tokens_before_it_and_on_none_after(
     seed: int, variant: dict[str, object], generated: int, data: st.DataObject

@@ -30,7 +30,7 @@ def test_cross_entropy_by_hand() -> None:
     assert without.item() == pytest.approx(-math.log(5 / 6))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
 def test_seen_items_are_those_up_to_each_of_the_last_positions(
     row: list[int], data: st.DataObject
