@@ -175,6 +175,7 @@ def test_validation_decides_between_a_mean_and_its_best_member(
     monkeypatch.setattr(Plan, "averages", True)
     monkeypatch.setattr("recsys.automatic.racer.PATIENCE", 1)
     monkeypatch.setattr(race, "choose_field", lambda *_: None)  # both are raced
+    monkeypatch.setattr(race, "_MOST_MEMBERS", 2)
     compared: list[tuple[float, float]] = []
 
     def decide(mean: float, alone: float) -> bool:
@@ -421,6 +422,7 @@ def test_a_run_that_is_killed_in_the_test_of_its_model_tests_the_same_model(
     monkeypatch.setattr(Plan, "averages", averages)
     monkeypatch.setattr("recsys.automatic.racer.PATIENCE", 1)
     monkeypatch.setattr(race, "choose_field", lambda *_: None)  # both are raced
+    monkeypatch.setattr(race, "_MOST_MEMBERS", 2)
     monkeypatch.setattr(finish, "pays", lambda *_: True)
     models: list[Model] = []
 
