@@ -125,14 +125,19 @@ class PCTM(CountScorer):
 
     @classmethod
     def fit(
-        cls, histories: Histories, num_items: int, settings: PCTMSettings | None = None
+        cls,
+        histories: Histories,
+        num_items: int,
+        settings: PCTMSettings | None = None,
+        newest: Histories | None = None,
     ) -> PCTM:
-        """Count the successions of the training histories."""
+        """Count the successions of the training histories; popularity in the newest, if given."""
         settings = settings or PCTMSettings()
         distances = np.arange(1, settings.window + 1, dtype=np.float64)
         log_counts = transitions(histories, num_items, distances**-settings.distance_power)
         log_counts.data = np.log1p(log_counts.data / settings.prior)
-        return cls(log_counts, log_popularity(histories, num_items), settings)
+        popular = log_popularity(histories if newest is None else newest, num_items)
+        return cls(log_counts, popular, settings)
 
     @property
     def popularity(self) -> NDArray[np.float64]:

@@ -21,7 +21,6 @@ from recsys.baselines.popularity import (
     Popularity,
     RepeatLast,
     latest_histories,
-    log_popularity,
 )
 from recsys.baselines.transitions import (
     LAST_ITEM,
@@ -122,9 +121,8 @@ def _recent_popularity(dataset: PreparedDataset, before: Part, window: RecentWin
 
 def _transitions_and_repeats(data: PreparedDataset, before: Part, settings: PCTMSettings) -> Scorer:
     """Fit PCTM; its popularity is that in the newest interactions."""
-    counted = PCTM.fit(data.histories(before), data.num_items, settings)
     newest = latest_histories(data, before, _NEWEST)
-    return replace(counted, log_popularity=log_popularity(newest, data.num_items))
+    return PCTM.fit(data.histories(before), data.num_items, settings, newest)
 
 
 def _without_settings(kind: type[Any]) -> Baseline[None]:

@@ -37,8 +37,6 @@ GRID = tuple(
 RECENT = (0.1, 0.02)
 """Shares of the interactions to try as the newest ones, whose popularity no model learns: it reads
 histories from every time alike."""
-
-
 _FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
 """Multiples of the weight of some counts that are tried once the others are weighed."""
 
@@ -71,11 +69,10 @@ class Choice(NamedTuple):
 
     def counted(self, dataset: PreparedDataset, before: Part) -> CountEnsemble:
         """Return the count ensemble of all interactions before a part of the split."""
-        counts = PCTM.fit(dataset.histories(before), dataset.num_items, self.settings)
         newest = latest_histories(dataset, before, self.recent_share)
-        recent = replace(counts, log_popularity=log_popularity(newest, dataset.num_items))
+        counts = PCTM.fit(dataset.histories(before), dataset.num_items, self.settings, newest)
         weights = self.weight, self.repeat_weight, self.recent_weight, self.recent_share
-        return CountEnsemble(recent, *weights)
+        return CountEnsemble(counts, *weights)
 
 
 def fit_count_ensemble(
