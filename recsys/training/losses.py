@@ -268,11 +268,14 @@ class NegativeSampler(nn.Module):
     ) -> None:
         super().__init__()
         self._kind, self._count, self._num_items = kind, count, len(interactions) - 1
+        if kind == "uniform":
+            return
         shares = interactions.to(torch.float64, copy=True)
         shares[PAD] = 0
         shares /= shares.sum()
-        self.register_buffer("_cumulative", shares.cumsum(0), persistent=False)
         self.register_buffer("_log_share", shares.log().float(), persistent=False)
+        if kind == "popularity":
+            self.register_buffer("_cumulative", shares.cumsum(0), persistent=False)
 
     def forward(self, targets: Tensor) -> Negatives:
         """Draw negatives for a step with targets [B, L]."""
