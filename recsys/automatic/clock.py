@@ -19,6 +19,7 @@ from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import evaluate
+from recsys.experiments.count_weights import GRID, RECENT
 from recsys.inference.catalogue import Catalogue
 from recsys.training.loop import ENDLESS, build_batches, train
 
@@ -48,10 +49,11 @@ _STEPS_OF_A_PART = 5_000
 by the number of steps then (see the lab log)."""
 _FEWEST_TOKENS = 512
 
-_WAYS_TO_COUNT, _WEIGHTS = 10, 9
-"""Rankings by counts of a validation target, to weight them: five ways to count what followed what,
-two shares of the interactions that are the newest, all counts together and each once more; nine
-weights for each."""
+WAYS_AGAIN = 3
+"""All counts together, and each once more, in as many rankings as those of a way to count."""
+WAYS_TO_COUNT, _WEIGHTS = len(GRID) + len(RECENT) + WAYS_AGAIN, 9
+"""Rankings by counts of a validation target, to weight them: each way to count what followed what,
+each share of the interactions that are the newest, and again; nine weights for each."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
 _VALID_SHARE, _TEST_SHARE, _WEIGHING_SHARE, _MODEL_SHARE = 0.05, 0.05, 0.03, 0.007
 """Shares of the limit: for weighting counts on the validation targets; for the tests; for weighting
@@ -151,7 +153,7 @@ class Speed:
     def sample_sizes(self, limit: float) -> tuple[int, int, int]:
         """Return how many histories a limit allows: to validate, to test, to weight counts on."""
         counting, ranking = max(self.counting, 1e-12), max(self.ranking, 1e-12)
-        weighing = 1.1 * _WAYS_TO_COUNT * _WEIGHTS * counting
+        weighing = 1.1 * WAYS_TO_COUNT * _WEIGHTS * counting
         valid = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
         valid = int(min(max(valid, _LEAST_VALID), _MOST_VALID))
         test = min(_TEST_SHARE * limit / (10 * counting), _TEST_SHARE * limit / (6 * ranking))
@@ -161,7 +163,7 @@ class Speed:
             int(max(_WEIGHING_SHARE * limit / weighing, valid)),
         )
 
-    def seconds_to_weigh(self, histories: int, ranking: float, ways: int = _WAYS_TO_COUNT) -> float:
+    def seconds_to_weigh(self, histories: int, ranking: float, ways: int = WAYS_TO_COUNT) -> float:
         """Estimate the seconds in which counts are weighted, for a model that ranks so fast."""
         return histories * (ways * _WEIGHTS * self.counting + 7 * ranking)
 

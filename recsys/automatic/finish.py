@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from recsys.automatic.clock import WAYS_AGAIN, WAYS_TO_COUNT
 from recsys.automatic.racer import Course, Racer
 from recsys.automatic.state import Answer, Entry, MeasuredBaseline, Trained
 from recsys.baselines.transitions import PCTMSettings
@@ -64,7 +65,8 @@ def choose_members(course: Course, racers: Sequence[Racer]) -> tuple[list[Racer]
         return [best], Choice("model.kind", "one model", reason)
     both, clock = " and ".join(racer.name for racer in racers), course.clock
     ranking = sum(racer.seconds_per_ranking for racer in racers)
-    ways = len(GRID) + len(RECENT) + 3 + 5 * len(racers)
+    # The other racers, and as many means, are weighed by the ways that the first one chose.
+    ways = WAYS_TO_COUNT + 2 * (len(racers) - 1) * (1 + 1 + WAYS_AGAIN)
     weighing = course.speed.seconds_to_weigh(len(course.valid.histories), 2 * ranking, ways)
     if clock.spent + weighing > course.moment(1.0, *racers):
         reason = f"No time was left to weigh the mean of {both}."

@@ -167,7 +167,9 @@ def train_on(course: Course, ranked: Sequence[Racer]) -> list[Racer]:
     course.say(f"training {winner.name}")
     winner.train(course.moment(_TRAINING, winner))
     members = [winner]
-    for other in partners(ranked) if course.averages else ():
+    if not course.averages:
+        return members
+    for other in partners(ranked):
         until = course.moment(_TRAINING, winner, other)
         missing = _SHARE * winner.epochs_to(_NEARLY) - other.epochs
         if missing > 0 and not other.exhausted:
@@ -177,7 +179,7 @@ def train_on(course: Course, ranked: Sequence[Racer]) -> list[Racer]:
         other.train(until)
         members.append(other)
         break
-    while course.averages and len(members) < _MOST_MEMBERS:
+    while len(members) < _MOST_MEMBERS:
         # The refits of all, the new one's like the winner's, come after its training.
         refits = sum(racer.best_epoch * racer.seconds_per_refit_epoch for racer in members)
         refits += winner.best_epoch * winner.seconds_per_refit_epoch
