@@ -56,6 +56,7 @@ from recsys.config.model import (
     Feature,
     FeatureReaderConfig,
     HSTUConfig,
+    KernelAttention,
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,

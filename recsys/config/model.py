@@ -175,13 +175,25 @@ class TargetAttention(Section):
         return [first * (last / first) ** (step / steps) for step in range(self.num_heads)]
 
 
+class KernelAttention(Section):
+    """Target attention as one dot product in a wider space (`KernelAttentionHead`)."""
+
+    kind: Literal["kernel_attention"]
+    prototypes: int = Field(16, ge=1, le=MAX_WIDTH)
+    """Number of prototypes that candidates and purchases are likened to."""
+    value_dim: int = Field(8, ge=1, le=MAX_WIDTH)
+    """Width of the values; the head is a dot product wider by prototypes times this."""
+    half_life: PositiveFloat = 3.0
+    """Recency decay: the number of purchases after which attention halves."""
+
+
 class DotProduct(Section):
     """Dot product of hidden state and candidate embedding: SASRec's head, the ablation baseline."""
 
     kind: Literal["dot_product"] = "dot_product"
 
 
-Head = Annotated[TargetAttention | DotProduct, Field(discriminator="kind")]
+Head = Annotated[TargetAttention | KernelAttention | DotProduct, Field(discriminator="kind")]
 
 
 class _ModelSection(Section):

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import (
     CandidateRepresentation,
-    DotProductHead,
     Head,
     HistoryRepresentation,
     last_position,
@@ -38,8 +37,8 @@ class AveragedModel(Model):
         self.members = nn.ModuleList(members)
         self._models = list(members)
         self.items = AveragedItems(members)  # type: ignore[assignment]
-        attends = any(member.head.attends for member in members)
-        self.head = AveragedHead(members) if attends else DotProductHead()
+        widths = [member.items.embedding_dim for member in members]
+        self.head = AveragedHead([member.head for member in members], widths)
         self.times = max((member.times for member in members), key=_TIMES.index)
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
@@ -91,14 +90,19 @@ class AveragedHead(Head):
     after the other, the narrower ones filled up with zeros; value queries are divided by M.
 
     Args:
-        members: the models whose heads they are.
+        members: the heads of the models.
+        widths: D of each model.
     """
 
-    def __init__(self, members: Sequence[Model]) -> None:
-        self._members = [member.head for member in members]
-        self._dims = [member.items.embedding_dim for member in members]
+    def __init__(self, members: Sequence[Head], widths: Sequence[int]) -> None:
+        self._members, self._widths = members, list(widths)
         self._attending = [head for head in self._members if head.attends]
         self.poolings = [pooling for head in self._attending for pooling in head.poolings]
+
+    @property
+    def dot_product(self) -> Head:
+        """The mean of the members' dot products."""
+        return AveragedHead([head.dot_product for head in self._members], self._widths)
 
     @property
     def decays(self) -> Tensor:  # type: ignore[override]
@@ -111,12 +115,16 @@ class AveragedHead(Head):
         return torch.cat([head.temperatures for head in self._attending])
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """The embeddings of all members; queries and value queries of all attention heads."""
-        own = torch.split(embeddings, self._dims, dim=-1)
+        """What all members make of their embeddings, and their queries, one after the other."""
+        own = torch.split(embeddings, self._widths, dim=-1)
         members = [
-            head.represent_candidates(dims) for head, dims in zip(self._members, own, strict=True)
+            head.represent_candidates(columns)
+            for head, columns in zip(self._members, own, strict=True)
         ]
+        embeddings = torch.cat([member.embeddings for member in members], dim=-1)
         members = [member for member in members if member.queries.shape[-3]]
+        if not members:
+            return super().represent_candidates(embeddings)
         value_queries = _joined_heads([member.value_queries for member in members], dim=-3)
         queries = _joined_heads([member.queries for member in members], dim=-3)
         return CandidateRepresentation(embeddings, queries, value_queries / len(self._members))

@@ -8,6 +8,7 @@ from recsys.config import (
     AveragedConfig,
     FactorisationMachineConfig,
     HSTUConfig,
+    KernelAttention,
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
@@ -28,6 +29,7 @@ from recsys.model.embeddings import (
 from recsys.model.encoder import BlockSettings, Encoder, EncoderBlock
 from recsys.model.heads import DotProductHead, Head, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
+from recsys.model.kernel_attention import KernelAttentionHead
 from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, NextItemModel
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
 
@@ -73,6 +75,9 @@ def build_model(
     if isinstance(config.head, TargetAttention):
         sizes = dim, config.head.head_dim, config.head.half_lives
         head = TargetAttentionHead(*sizes, pooling=config.head.pooling, dropout=dropout)
+    elif isinstance(config.head, KernelAttention):
+        kernel = config.head.prototypes, config.head.value_dim, config.head.half_life
+        head = KernelAttentionHead(dim, *kernel, dropout)
     return NextItemModel(ItemEmbeddings(num_items, dim, features), encoder, head, inputs)
 
 

@@ -86,10 +86,25 @@ class Head:
         """Whether scores depend on all purchases, not only on the state at a position."""
         return bool(self.poolings)
 
-    def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
+    @property
+    def explains(self) -> bool:
+        """Whether scores have a term for each purchase: its contribution."""
+        return self.attends
+
+    @property
+    def dot_product(self) -> Head:
+        """The head without the sums over all purchases, which finds items that are worth them."""
+        return DotProductHead() if self.attends else self
+
+    def represent_history(
+        self,
+        states: Tensor,
+        embedded: Tensor,
+        lengths: Tensor | None = None,
+    ) -> HistoryRepresentation:
         """Represent histories by hidden states and input embeddings [B, L, D].
 
-        ``states`` may hold the last one only, [B, 1, D].
+        ``states`` may hold the last one only, [B, 1, D]; ``lengths`` [B] say which one that is.
         """
         nothing = states.new_empty(len(states), 0, embedded.shape[1], 0)
         return HistoryRepresentation(states, nothing, nothing)
@@ -286,7 +301,9 @@ class TargetAttentionHead(Head, nn.Module):
         """κ of each attention head [H]."""
         return self.log_temperature.exp().clamp(max=MAX_TEMPERATURE)
 
-    def represent_history(self, states: Tensor, embedded: Tensor) -> HistoryRepresentation:
+    def represent_history(
+        self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
+    ) -> HistoryRepresentation:
         """The states; keys and values of the purchases."""
         source = self.dropout(self.kv_norm(embedded))
         keys, values = self._directions(self.key(source)), self.value(source)

@@ -126,7 +126,7 @@ class NextItemModel(Model):
         """See `Model.at_last`."""
         embedded = self._embedded(inputs)
         last = self.encoder.encode_last(embedded, inputs.lengths, inputs.times)
-        return self.head.represent_history(last[:, None], embedded)
+        return self.head.represent_history(last[:, None], embedded, inputs.lengths)
 
     def _embedded(self, inputs: ModelInputs) -> Tensor:
         """The inputs of the encoder, which are also a source of the head's keys [B, L, D]."""

@@ -36,7 +36,7 @@ from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.scorer import Scorer
 from recsys.machine import keep_freed_memory
 from recsys.model.encoder import TimesRead
-from recsys.model.heads import DotProductHead, Head
+from recsys.model.heads import Head
 from recsys.model.models import Model
 from recsys.serving.histories import OneHistory, RawHistories, UserHistories, one_user_source
 from recsys.serving.raw_values import RequestTime, TimeScale
@@ -464,7 +464,9 @@ class ModelBundle:
                 f"{self.path}: two stages need target attention, and {self.experiment.family} has "
                 "none: a second stage would not change the ranking"
             )
-        return model_scorer(self.model, self.experiment, self.count_ensemble, DotProductHead())
+        return model_scorer(
+            self.model, self.experiment, self.count_ensemble, self.model.head.dot_product
+        )
 
     @property
     def report(self) -> Path:

@@ -15,7 +15,6 @@ from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
 from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.inference.scorer import Scorer
-from recsys.model.heads import dot_products
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.histories import OneHistory
@@ -88,7 +87,7 @@ def explain_items(
 
 def explained_by_removal(bundle: ModelBundle) -> bool:
     """Return whether a model, counts aside, has no terms for single purchases."""
-    return bundle.baseline is not None or not bundle.model.head.attends
+    return bundle.baseline is not None or not bundle.model.head.explains
 
 
 def _items_read(bundle: ModelBundle) -> int:
@@ -133,8 +132,8 @@ def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.in
     states, lengths = read_histories(model, history)
     represented = model.head.represent_candidates(embeddings)
     contributions = model.head.contributions(states, represented, lengths)[0].T
-    rest = dot_products(model.head.select_last(states, lengths), represented)[0]
-    return contributions.cpu().numpy(), rest.cpu().numpy()
+    scores = model.head.score_last(model.head.select_last(states, lengths), represented)[0]
+    return contributions.cpu().numpy(), (scores - contributions.sum(dim=1)).cpu().numpy()
 
 
 @torch.inference_mode()

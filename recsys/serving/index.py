@@ -23,7 +23,6 @@ from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.folders.manifest import FolderManifest
 from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.model_scorer import ModelScorer, StateCache
-from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import for_evaluation
 
@@ -159,7 +158,8 @@ def query_encoder(bundle: ModelBundle, states: StateCache | None = None) -> Mode
         reason = "its count ensemble adds scores that are no dot products"
     else:
         longest = bundle.experiment.model.max_sequence_length
-        return ModelScorer(bundle.trained, longest, DotProductHead(), trained=True, states=states)
+        head = bundle.trained.head.dot_product
+        return ModelScorer(bundle.trained, longest, head, trained=True, states=states)
     raise InputError(f"{bundle.path}: cannot be searched by an index: {reason}")
 
 

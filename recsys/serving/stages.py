@@ -15,7 +15,6 @@ from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import AllowedItems, TwoStages, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen
-from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle, model_scorer
 from recsys.serving.index import STATES, BundleIndex, check_index, query_encoder
 
@@ -113,7 +112,7 @@ class Stages:
         if states is not None:
             ranker = model_scorer(model, settings, ensemble, states=states)
             if retriever is not None:
-                retriever = model_scorer(model, settings, ensemble, DotProductHead(), states)
+                retriever = model_scorer(model, settings, ensemble, model.head.dot_product, states)
         if index is None:
             return cls(ranker, retriever, retrieve, popularity)
         check_index(index.path, index.manifest, bundle)

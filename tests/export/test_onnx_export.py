@@ -23,6 +23,7 @@ from recsys.config import (
     Experiment,
     FactorisationMachineConfig,
     HSTUConfig,
+    KernelAttention,
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
@@ -67,6 +68,9 @@ KINDS: dict[str, ModelConfig] = {
     "dot product": small(head=DotProduct(), positions="learned"),
     "target attention": small(head=TargetAttention(head_dim=4)),
     "target attention, sums": small(head=TargetAttention(head_dim=4, pooling="sum")),
+    "kernel attention": small(
+        head=KernelAttention(kind="kernel_attention", prototypes=3, value_dim=2)
+    ),
     "gated rotary": small(
         num_blocks=2, head=DotProduct(), norm="gated", positions="rotary", activation="swiglu"
     ),

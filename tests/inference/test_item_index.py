@@ -166,7 +166,7 @@ def test_torch_and_faiss_work_side_by_side_in_threads() -> None:
 # --- Recommending by it --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head", ["dot_product", "target_attention"])
+@pytest.mark.parametrize("head", ["dot_product", "kernel_attention", "target_attention"])
 @pytest.mark.parametrize("seen", ["filter", "allow"])
 def test_all_lists_give_the_answers_of_exact_search(
     head: str,

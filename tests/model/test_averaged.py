@@ -22,6 +22,7 @@ from recsys.config import (
     Experiment,
     FactorisationMachineConfig,
     HSTUConfig,
+    KernelAttention,
     MaskedItemConfig,
     NextItemConfig,
     Search,
@@ -42,7 +43,6 @@ from recsys.export.onnx import export_onnx
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
-from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explain_items, explained_by_removal
 from recsys.serving.index import query_encoder
@@ -57,6 +57,9 @@ ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
 ATTENTION = NextItemConfig(**SIZES, head=TargetAttention(num_heads=2, head_dim=4))
 DOT = NextItemConfig(**SIZES | {"embedding_dim": 6}, head=DotProduct())
+KERNEL = NextItemConfig(
+    **SIZES, head=KernelAttention(kind="kernel_attention", prototypes=3, value_dim=2)
+)
 HSTU = HSTUConfig(kind="hstu", **SIZES, times="past")
 OTHERS = (
     NextItemConfig(**SIZES, head=TargetAttention(num_heads=1, head_dim=4, pooling="sum")),
@@ -89,7 +92,11 @@ def scores(model: Any, candidates: Any = None) -> Any:
     return ModelScorer(model, LENGTH).score(HISTORIES, candidates).numpy()
 
 
-MEANS = [mean_of(ATTENTION, DOT), mean_of(HSTU, ATTENTION, DOT), mean_of(*OTHERS, ATTENTION)]
+MEANS = [
+    mean_of(KERNEL, DOT),
+    mean_of(HSTU, ATTENTION, DOT, KERNEL),
+    mean_of(*OTHERS, ATTENTION),
+]
 
 
 @pytest.mark.parametrize("config", MEANS)
@@ -107,8 +114,8 @@ def test_scores_are_the_mean_of_the_scores_of_the_members(config: AveragedConfig
 
 
 def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
-    model = build(mean_of(ATTENTION, DOT))
-    stages = [ModelScorer(each, LENGTH, DotProductHead()) for each in (model, *model.members)]
+    model = build(mean_of(ATTENTION, DOT, KERNEL))
+    stages = [ModelScorer(each, LENGTH, each.head.dot_product) for each in (model, *model.members)]
     found, *members = (stage.score(HISTORIES).numpy()[:, 1:] for stage in stages)
     assert np.allclose(found, np.mean(members, axis=0), atol=1e-5)
 
@@ -117,6 +124,7 @@ def test_what_is_read_is_what_any_member_reads() -> None:
     model = build(mean_of(DOT, HSTU))
     assert model.times == "past"
     assert not model.head.attends
+    assert not build(mean_of(DOT, KERNEL)).head.attends
     assert build(mean_of(ATTENTION, DOT)).head.attends
     assert model.items.table().shape == (ITEMS + 1, 14)
 

@@ -1,0 +1,84 @@
+"""Kernel attention against its plain definition, and what it may do as a dot product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from recsys.model.attention import last_states
+from recsys.model.kernel_attention import KernelAttentionHead
+
+D, P, WIDTH, HALF_LIFE = 6, 4, 3, 2.5
+
+
+@pytest.fixture
+def head() -> KernelAttentionHead:
+    torch.manual_seed(0)
+    made = KernelAttentionHead(D, P, WIDTH, HALF_LIFE, dropout=0.0).double()
+    for weight in (made.value_query.weight, made.query_prototypes, made.log_sharpness):
+        torch.nn.init.normal_(weight)  # nothing at its start, where much is zero or equal
+    return made
+
+
+def features(x: Tensor, prototypes: Tensor, log_sharpness: Tensor) -> Tensor:
+    cosines = torch.stack([F.cosine_similarity(x, prototype, dim=0) for prototype in prototypes])
+    return P**0.5 * torch.softmax(log_sharpness.exp() * cosines, dim=0)
+
+
+def plain_terms(head: KernelAttentionHead, purchases: Tensor, candidate: Tensor) -> Tensor:
+    """What each purchase adds for a candidate at the last of them."""
+    weights = 0.5 ** (torch.arange(len(purchases) - 1, -1, -1) / HALF_LIFE)
+    query = features(candidate, head.query_prototypes, head.log_sharpness[1])
+    use = head.value_query.weight @ candidate
+    terms = [
+        weight
+        * (query @ features(purchase, head.key_prototypes, head.log_sharpness[0]))
+        * (use @ (head.value.weight @ purchase))
+        for weight, purchase in zip(weights, purchases, strict=True)
+    ]
+    return torch.stack(terms) / weights.sum()
+
+
+def test_scores_and_contributions_are_those_of_the_definition(head: KernelAttentionHead) -> None:
+    lengths = torch.tensor([5, 3])
+    states, purchases = torch.randn(2, 2, 5, D, dtype=torch.float64)
+    embeddings = torch.randn(4, D, dtype=torch.float64)
+    history = head.represent_history(states, purchases)
+    candidates = head.represent_candidates(embeddings)
+    scores = head.logits(history, candidates)
+    for user in range(2):
+        for t in range(5):
+            for item in range(4):
+                terms = plain_terms(head, purchases[user, : t + 1], embeddings[item])
+                expected = states[user, t] @ embeddings[item] + terms.sum()
+                assert scores[user, t, item].item() == pytest.approx(expected.item(), abs=1e-9)
+    contributions = head.contributions(history, candidates, lengths)
+    for user, length in enumerate(lengths.tolist()):
+        terms = plain_terms(head, purchases[user, :length], embeddings[2])
+        assert torch.allclose(contributions[user, :length, 2], terms, atol=1e-9)
+        assert not contributions[user, length:].any()
+
+
+def test_the_last_states_alone_give_the_last_scores(head: KernelAttentionHead) -> None:
+    lengths = torch.tensor([5, 3])
+    states, purchases = torch.randn(2, 2, 5, D, dtype=torch.float64)
+    candidates = head.represent_candidates(torch.randn(4, D, dtype=torch.float64))
+    full = head.logits(head.represent_history(states, purchases), candidates)
+    last = head.represent_history(last_states(states, lengths)[:, None], purchases, lengths)
+    scores = head.score_last(head.select_last(last, lengths), candidates)
+    assert torch.allclose(scores, last_states(full, lengths), atol=1e-9)
+    own = candidates.embeddings[torch.tensor([[0, 1, 2, 3, 0], [3, 2, 1, 0, 3]])]
+    targets = candidates._replace(embeddings=own)
+    of_targets = head.score_targets(head.represent_history(states, purchases), targets)
+    assert torch.allclose(of_targets[1, 2], full[1, 2, 1], atol=1e-9)
+
+
+def test_training_starts_from_the_dot_product() -> None:
+    head = KernelAttentionHead(D, P, WIDTH, HALF_LIFE, dropout=0.5)
+    states, purchases, embeddings = torch.randn(2, 5, D), torch.randn(2, 5, D), torch.randn(4, D)
+    scores = head.logits(
+        head.represent_history(states, purchases), head.represent_candidates(embeddings)
+    )
+    assert torch.allclose(scores, states @ embeddings.T, atol=1e-6)
