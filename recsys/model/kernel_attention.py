@@ -63,11 +63,10 @@ class KernelAttentionHead(Head, nn.Module):
         self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
     ) -> HistoryRepresentation:
         """[h_t ; S_t], as wide states."""
-        source, length = self.dropout(embedded), embedded.shape[1]
-        pooled = self._past(length, source) @ self._features(
-            source, self.key_prototypes, 0, self.value
-        )
-        if states.shape[1] < length and lengths is not None:
+        source = self.dropout(embedded)
+        features = self._features(source, self.key_prototypes, 0, self.value)
+        pooled = self._means(source).to(features.dtype) @ features
+        if states.shape[1] < pooled.shape[1] and lengths is not None:
             pooled = last_states(pooled, lengths)[:, None]
         return super().represent_history(torch.cat([states.to(pooled.dtype), pooled], -1), embedded)
 
@@ -82,26 +81,31 @@ class KernelAttentionHead(Head, nn.Module):
     ) -> Tensor:
         """See `Head.contributions`: the terms of S_t are taken out of its sums again."""
         pooled = history.states[..., -self.width :]
-        length = pooled.shape[1]
-        totals = self.decay ** torch.arange(length, device=pooled.device)
-        sums = pooled * totals.cumsum(0)[:, None]
+        steps = torch.arange(pooled.shape[1], device=pooled.device)
+        sums = pooled * self._decays(steps, pooled).cumsum(0)[:, None]
         terms = sums - F.pad(sums, (0, 0, 1, 0))[:, :-1] * self.decay
-        ages = lengths[:, None] - 1 - torch.arange(length, device=pooled.device)
-        weights = self.decay ** ages.clamp(min=0) * (ages >= 0)
+        weights = self._decays(lengths[:, None] - 1 - steps, pooled)
         weights = weights / weights.sum(dim=1, keepdim=True)
-        features = candidates.embeddings[..., -self.width :]
-        return (weights[..., None] * terms) @ features.mT
+        added: Tensor = (weights[..., None] * terms) @ candidates.embeddings[..., -self.width :].mT
+        return added
 
     def _features(self, x: Tensor, prototypes: Tensor, side: int, values: nn.Linear) -> Tensor:
         """φ(x) ⊗ the values of x, [..., P · d]."""
         cosines = F.normalize(x, dim=-1) @ F.normalize(prototypes, dim=-1).T
         sharpness = self.log_sharpness[side].exp().clamp(max=_MAX_SHARPNESS)
-        kernel = math.sqrt(len(prototypes)) * torch.softmax(sharpness * cosines.float(), dim=-1)
-        return (kernel[..., None] * values(x)[..., None, :]).flatten(-2)
+        exact = torch.promote_types(cosines.dtype, torch.float32)
+        kernel = math.sqrt(len(prototypes)) * torch.softmax(sharpness * cosines.to(exact), dim=-1)
+        features: Tensor = kernel[..., None] * values(x)[..., None, :]
+        return features.flatten(-2)
 
-    def _past(self, length: int, like: Tensor) -> Tensor:
+    def _means(self, source: Tensor) -> Tensor:
         """exp(-λ (t - j)) of purchase j at position t, each row divided by its sum: [L, L]."""
-        steps = torch.arange(length, device=like.device)
-        age = steps[:, None] - steps
-        decay = self.decay ** age.clamp(min=0) * (age >= 0)
-        return (decay / decay.sum(dim=-1, keepdim=True)).to(like.dtype)
+        steps = torch.arange(source.shape[1], device=source.device)
+        decays = self._decays(steps[:, None] - steps, source)
+        return decays / decays.sum(dim=-1, keepdim=True)
+
+    def _decays(self, ages: Tensor, like: Tensor) -> Tensor:
+        """exp(-λ age); 0 of ages below 0, which are still to come."""
+        exact = torch.promote_types(like.dtype, torch.float32)
+        decays: Tensor = self.decay ** ages.clamp(min=0).to(exact) * (ages >= 0)
+        return decays

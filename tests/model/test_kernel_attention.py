@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -24,12 +26,12 @@ def head() -> KernelAttentionHead:
 
 def features(x: Tensor, prototypes: Tensor, log_sharpness: Tensor) -> Tensor:
     cosines = torch.stack([F.cosine_similarity(x, prototype, dim=0) for prototype in prototypes])
-    return P**0.5 * torch.softmax(log_sharpness.exp() * cosines, dim=0)
+    return torch.softmax(log_sharpness.exp() * cosines, dim=0) * math.sqrt(P)
 
 
 def plain_terms(head: KernelAttentionHead, purchases: Tensor, candidate: Tensor) -> Tensor:
     """What each purchase adds for a candidate at the last of them."""
-    weights = 0.5 ** (torch.arange(len(purchases) - 1, -1, -1) / HALF_LIFE)
+    weights = 0.5 ** (torch.arange(len(purchases) - 1, -1, -1).double() / HALF_LIFE)
     query = features(candidate, head.query_prototypes, head.log_sharpness[1])
     use = head.value_query.weight @ candidate
     terms = [
