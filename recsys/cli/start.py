@@ -31,7 +31,7 @@ from recsys.cli.options import (
     read_preparation,
     store_of,
 )
-from recsys.config import DataConfig, find_config, preset_by_part, presets
+from recsys.config import DataConfig, find_config, find_preset, presets
 from recsys.console import show_comparison, show_rows
 from recsys.data.audit import audit
 from recsys.data.manifest import Manifest
@@ -205,18 +205,9 @@ def list_configs(context: Context, as_json: Json = False) -> None:
 
 
 @configs.command("show")
-def show_config(
-    name: Annotated[
-        str, Argument(help="Name of a preset, or words of it that no other has: sasrec.")
-    ],
-    as_json: Json = False,
-) -> None:
+def show_config(name: Annotated[str, Argument(help="Name of a preset.")]) -> None:
     """Print the YAML of a preset, to read or to start a config of your own from."""
-    preset = preset_by_part(name)
-    if as_json:
-        show_rows([{"name": preset.name, **preset.tree}], as_json)
-    else:
-        print(preset.text, end="")
+    print(find_preset(name).text, end="")
 
 
 # --- Logs ----------------------------------------------------------------------------------------

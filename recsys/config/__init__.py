@@ -39,10 +39,10 @@ from recsys.config.files import (
     continued,
     dump_experiment,
     find_config,
+    find_preset,
     flatten,
     load_experiment,
     parse_experiment,
-    preset_by_part,
     presets,
     with_changes,
 )

@@ -190,15 +190,12 @@ class Preset:
         return self.text.partition("\n")[0].removeprefix("#").strip()
 
     @property
-    def tree(self) -> dict[str, Any]:
-        """The content of the YAML."""
-        return _read_tree(self.path)
-
-    @property
     def dataset(self) -> str:
         """The datasets that it names, separated by commas; empty if it names none."""
-        entries = [self.tree, *self.tree.get("datasets", [])]
-        sources = [entry.get("data", {}).get("source") for entry in entries]
+        tree = _read_tree(self.path)
+        sources = [
+            entry.get("data", {}).get("source") for entry in (tree, *tree.get("datasets", []))
+        ]
         return ", ".join(source for source in sources if source)
 
 
@@ -223,19 +220,16 @@ def find_config(name: str | os.PathLike[str]) -> Path | None:
     return next((preset.path for preset in presets() if preset.name == str(name)), None)
 
 
-def preset_by_part(part: str) -> Preset:
-    """Return the preset of a name, or the only one whose name has these words.
+def find_preset(name: str) -> Preset:
+    """Return the preset of a name.
 
     Raises:
-        InputError: no preset, or more than one, fits.
+        InputError: there is none.
     """
-    known = {preset.name: preset for preset in presets()}
-    fitting = [part] if part in known else [name for name in known if f"-{part}-" in f"-{name}-"]
-    if len(fitting) == 1:
-        return known[fitting[0]]
-    if fitting:
-        raise InputError(f"preset {part!r}: several have it in their name: {', '.join(fitting)}")
-    raise InputError(f"preset {part!r}: no preset has this name{_nearest_preset(part)}")
+    preset = next((preset for preset in presets() if preset.name == name), None)
+    if preset is None:
+        raise InputError(f"preset {name!r}: no preset has this name{_nearest_preset(name)}")
+    return preset
 
 
 def _nearest_preset(name: str) -> str:
@@ -277,20 +271,17 @@ def _parse_yaml(text: str) -> Any:
         raise DocumentError(f"longer than {_MAX_CHARACTERS:,} characters")
     try:
         return _Loader(text).get_single_data()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = "" if mark is None else f"line {mark.line + 1}: "
-        words = error.problem or error.context or "cannot be read"
-        raise DocumentError(f"{place}{words}") from error
-    except yaml.YAMLError as error:
-        raise DocumentError(str(error)) from error
     except DocumentError:
         raise
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = "" if mark is None else f"line {mark.line + 1}: "
+        raise DocumentError(f"{line}{error.problem or error.context}") from error
     except RecursionError as error:
         raise DocumentError("nested too deep, or an alias contains itself") from error
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        # PyYAML raises these for values that do not fit their tags, e.g. !!int abc.
-        raise DocumentError(f"a value does not fit its type: {error}") from error
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # PyYAML raises the latter for values that do not fit their tags, e.g. !!int abc.
+        raise DocumentError(f"a value cannot be read: {error}") from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -301,13 +292,18 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node and all below it, and refuse keys given twice, and too many aliases."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
+        line = f"line {event.start_mark.line + 1}: "
         self._aliases += isinstance(event, yaml.AliasEvent)
         if self._aliases > _MAX_ALIASES:  # ten levels of ten aliases are ten billion values
-            line = event.start_mark.line + 1
-            raise DocumentError(f"line {line}: more than {_MAX_ALIASES} aliases")
+            raise DocumentError(f"{line}more than {_MAX_ALIASES} aliases")
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.MappingNode):
-            _refuse_duplicates(node)
+            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            names = [(key.tag, key.value) for key in keys]
+            for position, key in enumerate(keys):
+                if names[position] in names[:position]:
+                    line = f"line {key.start_mark.line + 1}: "
+                    raise DocumentError(f"{line}{key.value!r} is given twice")
         return node
 
 
@@ -316,13 +312,3 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
     list("-+.0123456789"),
 )
-
-
-def _refuse_duplicates(node: yaml.MappingNode) -> None:
-    names = set()
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            if (key.tag, key.value) in names:
-                place = f"line {key.start_mark.line + 1}: "
-                raise DocumentError(f"{place}{key.value!r} is given twice")
-            names.add((key.tag, key.value))

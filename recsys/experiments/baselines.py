@@ -29,11 +29,9 @@ from recsys.tracking.tracker import git_commit, track
 
 SIMPLEST = ("markov", "popularity")
 """Baselines without settings, which are fitted in a moment."""
-_MOST_SCORES = 200_000_000
-"""Histories times items that are ranked in some seconds."""
-_FEWEST = 1_000
-"""Histories of a sample at least, for a recall within some hundredths; among a million items they
-take ten seconds, and a training takes an hour."""
+_MOST_SCORES, _FEWEST = 200_000_000, 1_000
+"""Histories times items that are ranked in some seconds; and the histories of a sample at least,
+for a recall within some hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +69,7 @@ def fit_baselines(
     progress: Progress | None = None,
     parent: str | None = None,
 ) -> list[str]:
-    """Tune, fit and log baselines one after the other; see `fit_baseline`.
-
-    Args:
-        names: keys of `BASELINES`.
-        experiment: protocol, tracking and name.
-        dataset: the prepared dataset.
-        progress: the view to show them in. If None, a new one.
-        parent: see `track`.
-
-    Returns:
-        The ids of the MLflow runs, in the order of the names.
-    """
+    """Fit and log baselines one after the other as `fit_baseline`; return the ids of their runs."""
     runs = []
     with stage("baselines", len(names), progress, even=False) as line:
         for number, name in enumerate(names, 1):
@@ -101,55 +88,45 @@ def fit_baseline(
     test: Holdout | None = None,
     parent: str | None = None,
 ) -> str:
-    """Tune and fit a baseline, evaluate it on the test targets, and log the run.
-
-    Its settings are chosen on validation (`Baseline.choose`) and logged as ``baseline.…``. It is
-    then fitted on the same data as the final model of the experiment: all but the test targets with
-    ``training.refit``, else all but the validation and test targets.
-
-    Args:
-        name: a key of `BASELINES`.
-        experiment: protocol, tracking and name; the run is called NAME-BASELINE.
-        dataset: the prepared dataset.
-        tuned: its settings, where validation has chosen them already.
-        test: the test targets to evaluate on; all of them if None.
-        parent: see `track`.
+    """Fit a baseline as `fit_baseline_bundle` without a bundle, called NAME-BASELINE.
 
     Returns:
         The id of the MLflow run.
-
-    Raises:
-        InputError: the experiment has other data settings than the dataset, there is nothing to
-            evaluate on, or the candidates or the store cannot be used.
     """
     changes = {"name": f"{experiment.name}-{name}", "baseline": name}
-    experiment = experiment.model_copy(update=changes)
-    return fit_baseline_bundle(
-        experiment, dataset, None, tuned=tuned, test=test, parent=parent
-    ).run_id
+    baseline = experiment.model_copy(update=changes)
+    return fit_baseline_bundle(baseline, dataset, tuned=tuned, test=test, parent=parent).run_id
 
 
 def fit_baseline_bundle(
     experiment: Experiment,
     dataset: PreparedDataset,
-    out: Path | None,
+    out: Path | None = None,
     *,
     tuned: Tuned | None = None,
     test: Holdout | None = None,
     answer: str | None = None,
     parent: str | None = None,
 ) -> Run:
-    """Fit the ``baseline`` of an experiment as its answer; see `fit_baseline`.
+    """Tune and fit the baseline of an experiment, evaluate it on the test targets, log the run.
+
+    Its settings are chosen on validation (`Baseline.choose`) and logged as ``baseline.…``. It is
+    then fitted on the same data as the final model of the experiment: all but the test targets with
+    ``training.refit``, else all but the validation and test targets.
 
     Args:
         experiment: with a baseline.
         dataset: the prepared dataset.
         out: the folder of the bundle and the tables, which replaces that of an earlier run and is
             best checked before by `check_out`. If None, there is no bundle.
-        tuned: see `fit_baseline`.
-        test: see `fit_baseline`.
+        tuned: its settings, where validation has chosen them already.
+        test: the test targets to evaluate on; all of them if None.
         answer: the answer of an automatic run in words, which is logged as the tag of that name.
         parent: see `track`.
+
+    Raises:
+        InputError: the experiment has other data settings than the dataset, there is nothing to
+            evaluate on, or the candidates or the store cannot be used.
     """
     if (name := experiment.baseline) is None:
         raise ValueError("the experiment has no baseline")
@@ -215,18 +192,10 @@ class SimplestBaselines(NamedTuple):
 def simplest_baselines(
     experiment: Experiment, dataset: PreparedDataset, names: Sequence[str] = SIMPLEST
 ) -> SimplestBaselines:
-    """Evaluate the simplest baselines on the test targets of an experiment, without logging.
+    """Evaluate baselines without settings on the test targets of an experiment, without logging.
 
     They are fitted on the same parts as the experiment's model and ranked under its protocol. Where
     there are so many users and items that this takes more than a moment, on those of a sample.
-
-    Args:
-        experiment: the protocol, and the seed of the sample.
-        dataset: the prepared dataset.
-        names: baselines without settings.
-
-    Raises:
-        InputError: there is nothing to evaluate on.
     """
     experiment = experiment.with_data(dataset.config)
     evaluation = experiment.evaluation

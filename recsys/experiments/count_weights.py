@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from recsys.baselines.popularity import (
     log_popularity,
 )
 from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
-from recsys.config import CountEnsembleConfig, Experiment
+from recsys.config import Experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.evaluation.held_out import HeldOutParts
@@ -27,8 +26,6 @@ from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Blend, Scored, Scorer, Seen, user_batches
 from recsys.serving.bundle import model_scorer
 from recsys.training.refit import Fitted
-
-logger = logging.getLogger(__name__)
 
 GRID = tuple(
     replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED_PCTM.values(), LAST_ITEM)
@@ -76,7 +73,6 @@ class Choice(NamedTuple):
 
 
 def fit_count_ensemble(
-    config: CountEnsembleConfig,
     experiment: Experiment,
     dataset: PreparedDataset,
     held_out: HeldOutParts,
@@ -85,8 +81,9 @@ def fit_count_ensemble(
     """Fit the count ensemble of a trained model on the data that the model was trained on.
 
     Its settings and weights are chosen with the model of the best epoch, before any refit.
-
     """
+    if (config := experiment.count_ensemble) is None:
+        raise ValueError("the experiment has no count ensemble")
     valid, weighing = held_out.valid, held_out.weighed_on
     model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
     seen = experiment.evaluation.seen
@@ -116,12 +113,12 @@ def choose_count_ensemble(
     too.
 
     Args:
-        model: a scorer trained on the training part only.
-        dataset: its training part is counted.
+        model: a scorer trained on the training part only, which is counted.
+        dataset: the prepared dataset.
         holdout: the validation targets.
-        seen: whether the items of the user's history are ranked.
-        weights: the weights to try, each above 0.
-        grid: the settings to try.
+        seen: see `Seen`.
+        weights: those to try, each above 0.
+        grid: the ways of counting to try.
         recent: the shares of the interactions to try as the newest ones.
     """
     histories, num_items = dataset.histories("valid"), model.num_items
@@ -179,10 +176,6 @@ def _best_weight(
     quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
     best = int(np.argmax(quality))
     index, weight = tried[best]
-    logger.debug(
-        "count ensemble: %s, weight %g, validation NDCG@10 %.4f, %.4f without",
-        *(type(counts[index]).__name__, weight, quality[best], quality[0]),
-    )
     return index, weight, tables[best]
 
 

@@ -66,16 +66,12 @@ def fit(
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, write and log the results.
 
-    An experiment with a ``baseline`` trains nothing: see `fit_baseline_bundle`.
-
-    Ctrl-C ends the training early, or skips the refit, and the best epoch so far is used; the run
-    is then tagged ``interrupted``. A run that was interrupted in another way resumes from its
-    checkpoint, ``OUT.checkpoint``, with the same result as an uninterrupted one. Each
-    member of a mean of models has its own, ``OUT.checkpoint.N``: what is trained is not trained
-    again. Ctrl-C before the training of the last member ends such a run, which resumes likewise.
-
-    Processes started by torchrun train together. The first one evaluates, writes and returns; the
-    others raise `NotFirstProcess` when the training has ended.
+    An experiment with a ``baseline`` trains nothing: see `fit_baseline_bundle`. Ctrl-C ends the
+    training early, or skips the refit, and the best epoch so far is used; the run is then tagged
+    ``interrupted``. A run that ended in another way, or before the last member of a mean was in
+    training, resumes from its checkpoint, ``OUT.checkpoint`` (of a member ``OUT.checkpoint.N``),
+    with the same result as an uninterrupted one. Of processes started by torchrun the first one
+    evaluates, writes and returns.
 
     Args:
         experiment: all settings; see `Experiment.with_data` for those of the data.
@@ -87,11 +83,9 @@ def fit(
         phases: where the time went before; what the run takes is added.
 
     Raises:
-        InputError: the experiment has other data settings than the dataset, the dataset has nothing
-            to train on or to evaluate, the model cannot generate as many purchases as are held out,
-            a feature that it reads is missing, the given candidates lack a target, the checkpoint
-            belongs to other settings or data, another process trains into ``out``, or ``out`` or
-            the tracking store cannot be used.
+        InputError: settings and dataset do not go together, the dataset has nothing to train on or
+            to evaluate, the checkpoint belongs to other settings or data, another process trains
+            into ``out``, or ``out`` or the tracking store cannot be used.
         RecordError: the store failed at the end. The bundle and the tables are in ``out``, and the
             checkpoint is kept: another call records them, and trains nothing again.
         NotFirstProcess: the training has ended, and this is not the first process.
@@ -187,13 +181,11 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
         held_out: the targets of both parts.
         fitted: the trained model; its curve chose the epoch.
         candidates: the items that test targets are ranked among; all if None.
-        phases: where the time went: training and validation. The evaluation is added, and all are
-            logged to MLflow; the writing is added after that.
+        phases: the seconds of training and validation; those of what follows are added.
         out: the folder to write, which replaces that of an earlier run.
         tracker: the open run.
         progress: the view to show it in. If None, a new one.
-        name: returns what the model is called beside its counts, which the bundle and the MLflow
-            tag ``answer`` have, from its validation; None if it has no such name.
+        name: returns what the bundle and the MLflow tag ``answer`` call the model, if anything.
     """
     experiment = with_precision(experiment, fitted.curve.precision)
     tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
@@ -223,17 +215,12 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
                 generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)
                 made = {"lists": generator, "lists_best": final.scorer}
             lists = evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
+    valid = with_segments(final.valid, dataset, held_out.valid)
     alone: dict[Part, RankTable] = {}
     if test.alone is not None:
         valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)
         alone = {"valid": valid_alone, "test": test.alone}
-    results = Results(
-        evaluation.cutoffs,
-        test,
-        lists,
-        with_segments(final.valid, dataset, held_out.valid),
-        alone,
-    )
+    results = Results(evaluation.cutoffs, test, lists, valid, alone)
     with phases.timed("bootstrap"):
         _ = results.test_metrics, results.valid_metrics  # both are kept
     seconds = phases.of("training", "validation")
@@ -338,8 +325,6 @@ def final_scorer(
         validated = model_scorer(fitted.validated_model(experiment, dataset), experiment)
         return FinalScorer(model, None, valid, valid, temperature_of(validated, some))
     with stage(f"weighing counts of {experiment.name}", None, progress):
-        weighed = fit_count_ensemble(
-            experiment.count_ensemble, experiment, dataset, held_out, fitted
-        )
+        weighed = fit_count_ensemble(experiment, dataset, held_out, fitted)
     temperature = temperature_of(weighed.validated, some)
     return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)

@@ -36,14 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Phases:
-    """The seconds of the phases of a run, in the order in which they began.
-
-    >>> phases = Phases()
-    >>> phases.add("preparation", 3.0)
-    >>> phases.add("training", 100.0)
-    >>> print(phases)
-    preparation 3.0 s, training 100.0 s
-    """
+    """The seconds of the phases of a run, in the order in which they began."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """By the name of the phase."""
@@ -77,15 +70,10 @@ class Phases:
 def headline_metrics(
     ranks: RankTable, cutoffs: Sequence[int], catalogue: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Return the five metrics that a run is judged by first.
+    """Return the metrics that a run is judged by first.
 
     They are NDCG, recall and coverage at 10 (or the nearest cut-off), MRR, and recall at the
-    largest cut-off.
-
-    Args:
-        ranks: the ranks of the test targets.
-        cutoffs: the k of the metrics.
-        catalogue: the metrics of the best items, by name; without coverage if it has none.
+    largest cut-off; coverage only where the metrics of the best items, by name, have it.
     """
     k = min(cutoffs, key=lambda cutoff: abs(cutoff - 10), default=10)
     names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr", f"recall_at_{max(cutoffs, default=k)}"]
@@ -99,7 +87,6 @@ class Results:
     """The tables of a trained model or a baseline."""
 
     cutoffs: Sequence[int]
-    """The k of the metrics that are logged."""
     test: HeldOut
     lists: Mapping[str, NextListTable]
     """The lists of next purchases on the test part, by name: ``lists`` of the model
@@ -145,13 +132,7 @@ class Results:
             table.save(folder / name)
 
     def log(self, tracker: Tracker, folder: Path, costs: Mapping[str, float]) -> None:
-        """Log the files of the folder, all metrics and the costs, and sync them to the disk.
-
-        Args:
-            tracker: the open run.
-            folder: the folder that `save` wrote to; its other files are logged too.
-            costs: numbers by name.
-        """
+        """Log all files of the folder that `save` wrote to, all metrics, and costs by name."""
         tracker.log_metrics({f"headline/{name}": value for name, value in self.headline.items()})
         for path in sorted(folder.iterdir()):
             tracker.log_path(path)
@@ -197,10 +178,10 @@ class Run:
 
 
 def check_out(out: Path) -> None:
-    """Check, before hours of training, that the results can be written; log what they replace.
+    """Refuse, before hours of training, a folder that is no run or cannot be written.
 
     Raises:
-        InputError: the path holds something else than a run, or cannot be written.
+        InputError: it is one of these.
     """
     if out.exists():
         there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}

@@ -142,9 +142,7 @@ class Backtested:
     runs: tuple[str, ...]
     """Ids of the MLflow runs, one per fold."""
     folds: tuple[RankTable, ...]
-    """The test ranks of each fold."""
     pooled: RankTable
-    """The test ranks of all folds."""
 
 
 def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDataset]) -> Backtested:

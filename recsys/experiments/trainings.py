@@ -63,9 +63,7 @@ class Start(NamedTuple):
 def continue_bundle(
     folder: str | os.PathLike[str], changes: Experiment | None, overrides: Sequence[str] = ()
 ) -> Experiment:
-    """Return the experiment of a training that starts from the bundle in a folder.
-
-    The fields of ``changes`` and the overrides (key=value) win over those of the bundle.
+    """Return the experiment of a training that starts from a bundle; see `continued`.
 
     Raises:
         InputError: the folder is no bundle, holds a baseline, or a field is unknown or wrong.
@@ -78,12 +76,10 @@ def continue_bundle(
 def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> Start:
     """Read the model that an experiment starts from, if any, and match its items by their ids.
 
-    The dataset may have other items than the model; ``out`` is the folder of the run.
-
     Raises:
-        InputError: the model cannot be opened, is another one than the experiment names, has other
-            settings, no item of the dataset, or is that of the folder of the run; it was trained on
-            the validation targets; or the dataset lacks a feature that it reads.
+        InputError: the model cannot be opened, is that of ``out``, the folder of the run, has other
+            settings than the experiment, no item of the dataset or a feature that it lacks, or was
+            trained on the validation targets.
     """
     start = experiment.start
     if start is None:
@@ -218,8 +214,6 @@ def train_all(
 ) -> Fitted:
     """Train the model of an experiment, or the members of its mean one after the other.
 
-    The checkpoint of a member is kept until all are trained: a run that resumes trains none twice.
-
     Args:
         start: the experiment, the items, and the model to start from, if any.
         dataset: the prepared dataset.
@@ -289,11 +283,9 @@ def mean_of(
     valid: Holdout,
     members: Sequence[Fitted],
 ) -> Fitted:
-    """Return the mean of trained models, validated.
+    """Return the mean of trained models; its curve ends with the validation of their best weights.
 
-    Its curve has the epochs of all members, and then the validation of the mean of the best
-    weights of each. It was trained on the validation part if any member was.
-
+    It was trained on the validation part if any member was.
     """
     model = AveragedModel([member.model for member in members]).eval()
     weights = {
