@@ -19,7 +19,7 @@ from recsys.config import (
     Split,
 )
 from recsys.data.database import dates_in, memory_limit, numbers_in, present
-from recsys.data.features.columns import COLUMN_CLASSES, ColumnName
+from recsys.data.features.columns import COLUMN_CLASSES, FeatureCells
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import cut_points
@@ -144,10 +144,10 @@ def _kept_column(name: str, table: pl.DataFrame, training: pl.DataFrame) -> Kept
         return KeptColumn(name, None, "dates are not read as features")
     reader = COLUMN_CLASSES[type(feature)]
     try:
-        reader.read(feature, "interaction", table)
-        different = reader.fit(feature, "interaction", training).num_categories
+        reader.read(FeatureCells("interaction", feature, table))
+        different = reader.fit(FeatureCells("interaction", feature, training)).num_categories
     except InputError as error:
-        fault = str(error).removeprefix(f"{ColumnName('interaction', feature)}: ")
+        fault = str(error).removeprefix(f"{FeatureCells('interaction', feature, table).name}: ")
         return KeptColumn(name, None, fault)
     if different > _MOST_VALUES or 2 * different > len(training):
         rows = f"{len(training):,} training interactions"

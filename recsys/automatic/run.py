@@ -44,7 +44,7 @@ from recsys.config import DataConfig, Experiment, dump_experiment, parse_experim
 from recsys.data.audit import audit, warnings_in
 from recsys.data.features.encoders import Encoders
 from recsys.data.preparation import held, write_dataset
-from recsys.data.prepared import LogWords, PreparedDataset, completed
+from recsys.data.prepared import LogWords, PreparedDataset, with_words
 from recsys.data.sources import find_named_dataset, source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
@@ -119,7 +119,7 @@ def fit_log(
     check_out(plan.out)  # before a dataset of that name is replaced
     phases, name = Phases(), plan.name
     with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
-        dataset, choices = _prepare(source, name, completed(config, words), items, users)
+        dataset, choices = _prepare(source, name, with_words(config, words), items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), shown() as view:
         show = _Show(view, name, clock)

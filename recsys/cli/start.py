@@ -232,14 +232,6 @@ def prepare_data(
         Path | None,
         Option(help="Table of user features: user_id and a column per feature."),
     ] = None,
-    item_vectors: Annotated[
-        list[str] | None,
-        Option(
-            metavar="COLUMN=FILE",
-            help="Vectors of the items as a further column of --items: a .npy or .safetensors file "
-            "with a row for each of its rows, in its order; repeatable.",
-        ),
-    ] = None,
     memory: Memory = None,
     engine: EngineOption = None,
     overrides: Set = None,
@@ -247,19 +239,14 @@ def prepare_data(
 ) -> None:
     """Check, sort, split and encode a log, or add one to a prepared dataset.
 
-    All settings of data can be set, e.g. --set data.k_core=true. A dataset that grows has its own;
-    after an append its drift is shown: what the new rows have that the old ones had not.
+    All settings of data can be set, e.g. --set data.k_core=true. A dataset that grows has its own.
     """
     if (out is None) == (append_to is None):
         raise InputError("give one of --out FOLDER, to prepare anew, and --append DATASET")
     experiment = read_preparation(source, log, overrides)
-    vectors = _named_files(item_vectors or [])
     if append_to is not None:
-        if (
-            memory is not None
-            or vectors
-            or experiment.data != DataConfig(source=source, encoding=log.encoding)
-        ):
+        own = DataConfig(source=source, encoding=log.encoding)
+        if memory is not None or experiment.data != own:
             raise InputError(
                 f"--append {append_to}: a dataset keeps its own settings: give only the log, "
                 "--encoding, --items and --users, or prepare the whole log anew"
@@ -268,26 +255,13 @@ def prepare_data(
         return
     assert out is not None  # noqa: S101 - one of the two was given
     data = experiment.data
-    dataset = prepare(data.source, data, out, items, users, memory, engine, item_vectors=vectors)
+    dataset = prepare(data.source, data, out, items, users, memory, engine)
     warnings = count_warnings(dataset, experiment)
     counts, dropped = dict(dataset.manifest.counts), dataset.manifest.dropped
     row = {"dataset": str(out), "rows_read": counts.pop("rows_read"), "dropped": dropped}
     if not as_json:
         row["dropped"] = ", ".join(f"{why}: {count:,}" for why, count in dropped.items()) or "0"
     show_rows([{**row, **counts, "warnings": warnings}], as_json)
-
-
-def _named_files(options: list[str]) -> dict[str, str]:
-    """Return the files of ``--item-vectors`` by column."""
-    files: dict[str, str] = {}
-    for option in options:
-        column, _, file = option.partition("=")
-        if not column or not file:
-            raise InputError(f"--item-vectors: must be COLUMN=FILE, not {option!r}")
-        if column in files:
-            raise InputError(f"--item-vectors: {column!r} is given twice")
-        files[column] = file
-    return files
 
 
 def _append(
@@ -298,18 +272,14 @@ def _append(
     encoding: str | None,
     as_json: bool,
 ) -> None:
-    """Append a log, and show how it differs from the dataset before and what the dataset has."""
+    """Append a log, and show what the dataset has."""
     from recsys.data.appending import append
 
     earlier = len(Manifest.read(path).appended)
     manifest = append(source, path, items, users, encoding=encoding).manifest
     row: dict[str, object] = {"dataset": str(path)}
     for entry in manifest.appended[earlier:]:  # none if the log was there already
-        drift = {
-            f"added_{name}" if name == "interactions" else name: value
-            for name, value in entry.drift.model_dump().items()
-        }
-        row |= {"appended": entry.source, "appended_rows": entry.rows_read, **drift}
+        row |= {"appended": entry.source, "appended_rows": entry.rows_read}
     show_rows([{**row, **manifest.counts}], as_json)
 
 

@@ -10,26 +10,11 @@ import numpy as np
 import polars as pl
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
-from recsys.data.audit import measure_drift
 from recsys.data.database import database, in_one_line
-from recsys.data.entity_tables import (
-    as_stored,
-    grow_features,
-    named_plainly,
-    user_of_session,
-    with_ids_of_log,
-)
+from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
-from recsys.data.log import (
-    KEPT,
-    Log,
-    conditions_of,
-    filter_log,
-    log_of_rows,
-    read_log,
-    settle,
-)
-from recsys.data.manifest import OUTSIDE, AppendedLog, KnownIds, Manifest, read_own_table
+from recsys.data.log import KEPT, Log, conditions_of, filter_log, log_of_rows, read_log, settle
+from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest, read_own_table
 from recsys.data.preparation import (
     PATIENCE,
     build,
@@ -49,11 +34,6 @@ from recsys.folders.locks import sole_use
 logger = logging.getLogger(__name__)
 
 _ANEW = "prepare the whole log anew"
-_IDS = ("user_id", "item_id")
-_ITEMS, _USERS = "the item table", "the user table"
-_BEFORE_MINIMUMS = ("since", "test_until", "duplicates")
-"""The settings that drop rows after sessions were split."""
-_MINIMUMS = ("min_user_interactions", "min_item_interactions")
 
 
 def append(
@@ -85,7 +65,7 @@ def append(
         encoding: that of text files that are neither UTF-8 nor UTF-16; the dataset's if None.
 
     Returns:
-        The dataset as it is now; the last of ``manifest.appended`` has the drift report.
+        The dataset as it is now.
 
     Raises:
         InputError: the log or a table is invalid or of another form; or a setting of the dataset
@@ -119,23 +99,27 @@ def append(
             return old
         before, added = _rows_of(old), _rows_of_log(new, old)
         _refuse_unordered_ties(before, added, config, new.origin)
-        log = log_of_rows(
-            pl.concat([before.with_columns(new=False), added.with_columns(new=True)]),
-            *(new.columns, old.manifest.origin, new.keep, database((), folder)),
-        )
-        log.fingerprint = old.manifest.log_fingerprint
+        rows = pl.concat([before, added])
+        connection = database((), folder)
+        log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection)
+        log.fingerprint, log.time_format = old.manifest.log_fingerprint, old.config.time_format
         for dropped in (old.manifest.dropped, new.dropped):
             for reason, count in dropped.items():
                 log.count_drop(reason, count)
         filter_log(log, config)
-        old_items, people = old.item_table["item_id"], _of_persons(old.user_table, config)
+        known_first(log, old.user_ids, old.vocabulary.ids)
+        people = _of_persons(old.user_table, config)
+        given = [
+            read_features(items, config, "the item table"),
+            read_features(users, config, "the user table"),
+        ]
         contents = build(
             log,
             config,
             folder / "arrays",
-            grow_features(old.item_table, _features(items, config, old_items), _ITEMS, str(path)),
-            grow_features(people, _features(users, config, people["user_id"]), _USERS, str(path)),
-            KnownIds(old_items, old.user_ids),
+            grown_features(old.item_table, given[0], new.columns.item_id, str(path)),
+            grown_features(people, given[1], new.columns.user_id, str(path)),
+            old.num_items,
         )
         entry = AppendedLog(
             source=new.origin,
@@ -143,54 +127,29 @@ def append(
             rows_read=len(added) + sum(new.dropped.values()),
             log_fingerprint=new.fingerprint,
             fingerprint_before=old.fingerprint,
-            drift=measure_drift(before, _of_persons(log.table(["new"]).filter("new"), config)),
         )
         manifest = describe(log, contents, old.config, (*old.manifest.appended, entry))
         put_in_place(contents, manifest, path, folder / "arrays")
     return PreparedDataset.open(path)
 
 
-def _features(
-    table: TableSource | None, config: DataConfig, known: pl.Series
-) -> pl.DataFrame | None:
-    """Return a table of items or users, whose ids may be named and written as in the log.
-
-    Args:
-        table: the table; None if there is none.
-        config: the settings of the dataset.
-        known: the ids that the dataset has, named item_id or user_id.
-    """
-    key = known.name
-    origin = _ITEMS if key == "item_id" else _USERS
-    found = read_features(table, config, origin)
-    if found is not None and config.columns is not None:
-        found = named_plainly(found, key, getattr(config.columns, key))
-    if found is None or key not in found.columns:
-        return found
-    return with_ids_of_log(found, key, known.dtype, origin)
+# --- What an append cannot do ---------------------------------------------------------------------
 
 
 def _refuse_what_needs_old_rows(old: PreparedDataset, table: OpenTable, config: DataConfig) -> None:
-    """Refuse settings that cannot be applied without rows that the dataset does not have.
-
-    Raises:
-        InputError: the first such setting, and what to do.
-    """
+    """Refuse settings that cannot be applied without rows that the dataset does not have."""
     path, dropped = old.path, old.manifest.dropped
     if old.manifest.columns.timestamp == ROW_ORDER:
         raise InputError(f"{path}: its times are numbers of the rows of its log: {_ANEW}")
-    for name in _MINIMUMS:
-        if count := dropped.get(name, 0):
-            raise InputError(
-                f"{path}: data.{name}: {getattr(config, name)} dropped {count:,} rows, which new "
-                f"ones may bring back, and they are not kept: {_ANEW}"
-            )
-    for name in _BEFORE_MINIMUMS if config.session_gap is not None else ():
+    lossy = ["min_user_interactions", "min_item_interactions"]
+    if config.session_gap is not None:  # sessions were split before these dropped rows
+        lossy += ["since", "test_until", "duplicates"]
+    for name in lossy:
         if count := dropped.get(name, 0):
             key = f"split.{name}" if name == "test_until" else name
             raise InputError(
-                f"{path}: data.{key} dropped {count:,} rows, which belong to sessions of "
-                f"data.session_gap, and they are not kept: {_ANEW}"
+                f"{path}: data.{key} dropped {count:,} rows, which new ones may bring back or join "
+                f"in a session, and they are not kept: {_ANEW}"
             )
     for condition in conditions_of(config, table.names, table.origin).values():
         if condition.compares_rows:
@@ -208,6 +167,24 @@ def _appended_before(old: PreparedDataset, log: Log) -> str:
     return next((f"since {entry.appended_at}" for entry in entries), "")
 
 
+def _refuse_unordered_ties(
+    before: pl.DataFrame, added: pl.DataFrame, config: DataConfig, origin: str
+) -> None:
+    """Refuse new rows at the time of old ones of the same user, if a column orders such rows."""
+    if config.columns is None or config.columns.position is None:
+        return
+    ties = added.join(before, on=["user_id", "timestamp"], how="semi")
+    if not ties.is_empty():
+        user, time = ties.row(0, named=True)["user_id"], ties["timestamp"][0]
+        raise InputError(
+            f"{origin}: user {user!r} has rows at {time} in the dataset too, and data.columns."
+            f"position ({config.columns.position!r}) of these is not kept: {_ANEW}"
+        )
+
+
+# --- Old and new rows -----------------------------------------------------------------------------
+
+
 def _rows_of(old: PreparedDataset) -> pl.DataFrame:
     """Return the interactions of a dataset as the rows of a log, user by user, in order."""
     table = old.interaction_table
@@ -222,40 +199,19 @@ def _rows_of(old: PreparedDataset) -> pl.DataFrame:
 
 
 def _rows_of_log(log: Log, old: PreparedDataset) -> pl.DataFrame:
-    """Return the rows of a new log with the types of the dataset's.
-
-    Raises:
-        InputError: a column has another type.
-    """
-    rows = log.table()
-    types = dict(old.interaction_table.head(0).schema)
-    names = dict(zip(_IDS, (log.columns.user_id, log.columns.item_id), strict=True))
+    """Return the rows of a new log with the types of the dataset's."""
+    rows, types = log.table(), old.interaction_table.head(0).schema
+    names = {"user_id": log.columns.user_id, "item_id": log.columns.item_id}
     names |= {KEPT + name: name for name in log.keep}
-    stored = []
-    for column, name in names.items():
-        dtype = types[column.removeprefix(KEPT)]
-        told = f"{log.origin}: column {name!r}"
-        stored.append(as_stored(rows[column], dtype, told, str(old.path)))
-    return rows.with_columns(stored)
-
-
-def _refuse_unordered_ties(
-    before: pl.DataFrame, added: pl.DataFrame, config: DataConfig, origin: str
-) -> None:
-    """Refuse new rows at the time of old ones of the same user, if a column orders such rows.
-
-    Raises:
-        InputError: the first of them.
-    """
-    if config.columns is None or config.columns.position is None:
-        return
-    ties = added.join(before, on=["user_id", "timestamp"], how="semi")
-    if not ties.is_empty():
-        user, time = ties.row(0, named=True)["user_id"], ties["timestamp"][0]
-        raise InputError(
-            f"{origin}: user {user!r} has rows at {time} in the dataset too, and data.columns."
-            f"position ({config.columns.position!r}) of these is not kept: {_ANEW}"
+    return rows.with_columns(
+        as_stored(
+            rows[column],
+            types[column.removeprefix(KEPT)],
+            f"{log.origin}: column {name!r}",
+            str(old.path),
         )
+        for column, name in names.items()
+    )
 
 
 def _of_persons(table: pl.DataFrame, config: DataConfig) -> pl.DataFrame:
@@ -263,3 +219,25 @@ def _of_persons(table: pl.DataFrame, config: DataConfig) -> pl.DataFrame:
     if config.session_gap is None:
         return table
     return table.with_columns(user_of_session(table["user_id"]))
+
+
+def known_first(log: Log, users: pl.Series, items: pl.Series) -> None:
+    """Number the users and items of a log anew: known ones first, in their order."""
+    run = log.connection.execute
+    for ids, table, number in ((users, "users", "u"), (items, "items", "i")):
+        log.connection.register("known", ids.to_frame().with_row_index("place").to_arrow())
+        run(
+            f"create or replace temp table renumbered as select {ids.name}, {number} as old, "
+            f"row_number() over (order by place nulls last, {number}) - 1 as {number} "
+            f"from {table} left join known using ({ids.name})"
+        )
+        run(
+            f"create or replace temp table log as select l.* replace (r.{number} as {number}) "
+            f"from log l join renumbered r on l.{number} = r.old"
+        )
+        run(f"create or replace temp table {table} as select {ids.name}, {number} from renumbered")
+        log.connection.unregister("known")
+    run(
+        "create or replace temp table log as "
+        "select * replace (row_number() over (order by u, ord) - 1 as ord) from log"
+    )

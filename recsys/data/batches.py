@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -35,12 +35,8 @@ class FeatureTensors(NamedTuple):
     @classmethod
     def from_histories(cls, histories: Histories, width: int | None = None) -> Self | None:
         """Return the features of histories; None if the model reads none."""
-        found = histories.padded_features(width)
-        return None if found is None else cls(*map(torch.from_numpy, found))
-
-    def rows(self, index: slice) -> FeatureTensors:
-        """Return the features of a slice of the batch."""
-        return FeatureTensors(*(values[index].contiguous() for values in self))
+        arrays = histories.padded_features(width)
+        return None if arrays is None else cls(*map(torch.from_numpy, arrays))
 
     def to(self, device: torch.device) -> FeatureTensors:
         """Copy the features to a device."""
@@ -69,33 +65,27 @@ class SequenceBatch:
 
         A process without a row gets the first row without its targets.
         """
-        has_rows = process < len(self.items)
-        rows = slice(process, None, processes) if has_rows else slice(1)
-        items, lengths = self.items[rows].contiguous(), self.lengths[rows].contiguous()
-        targets = self.targets[rows].contiguous()
-        if not has_rows:
-            targets = torch.zeros_like(targets)
-        times = None if self.times is None else self.times[rows].contiguous()
-        features = None if self.features is None else self.features.rows(rows)
-        return SequenceBatch(items, lengths, targets, times, features)
+        if process < len(self.items):
+            return self._each(lambda values: values[process::processes].contiguous())
+        first = self._each(lambda values: values[:1].contiguous())
+        return replace(first, targets=torch.zeros_like(first.targets))
 
     def to(self, device: torch.device) -> SequenceBatch:
         """Copy the batch to a device."""
+        return self._each(lambda values: _sent(values, device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> SequenceBatch:
         return SequenceBatch(
-            items=_sent(self.items, device),
-            lengths=_sent(self.lengths, device),
-            targets=_sent(self.targets, device),
-            times=None if self.times is None else _sent(self.times, device),
-            features=None if self.features is None else self.features.to(device),
+            change(self.items),
+            change(self.lengths),
+            change(self.targets),
+            None if self.times is None else change(self.times),
+            None if self.features is None else FeatureTensors(*map(change, self.features)),
         )
 
 
 def _sent(values: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device without waiting for it.
-
-    From memory that is not pinned, a GPU would copy only after the steps before, with the processor
-    waiting for it instead of preparing the next step. torch keeps pinned memory for later batches.
-    """
+    """Copy to a device without waiting for it: from memory that is not pinned, a GPU would wait."""
     if device.type == "cuda":
         values = values.contiguous().pin_memory()  # another form is copied once more, waiting
     return values.to(device, non_blocking=True)
@@ -104,17 +94,13 @@ def _sent(values: Tensor, device: torch.device) -> Tensor:
 class TrainingBatches:
     """An epoch of training sequences; iterating again gives the next epoch's order.
 
-    ``len`` is the number of batches of the next epoch. It differs slightly between epochs, with the
-    lengths that are batched together.
+    ``len`` is the number of batches of the next epoch, which differs slightly between epochs.
 
     Each user's newest ``max_sequence_length + 1`` items are one sequence: all but the last are
     inputs, all but the first are targets. With ``windows="all"``, older items form more sequences,
     each ending with the first item of the next one: every item except a user's first is a target
     once. Sequences are shuffled, sorted by length within pools of batches and cut so that
-    rows × longest ≤ ``batch_tokens``: the token batching of Vaswani et al. 2017 (section 5.1),
-    without a Python step per sample.
-
-    Batches have the features of the inputs, never those of a sequence's last target.
+    rows × longest ≤ ``batch_tokens``: the token batching of Vaswani et al. 2017 (section 5.1).
 
     Args:
         histories: training histories; those with fewer than two items are excluded.
@@ -123,6 +109,17 @@ class TrainingBatches:
         seed: seed of the order, together with the epoch number.
         windows: which items of a history are targets.
         epochs_per_pass: the number of epochs that divide the batches of a pass over all sequences.
+        mask_probability: the probability of masking an item, in other places in every epoch. Masked
+            items are PAD in the inputs, and alone are the targets, from the left. If no item of a
+            sequence is masked at random, its last item is. If None, every next item is a target.
+
+    >>> histories = Histories.from_lists([[7, 8, 9]])
+    >>> (batch,) = TrainingBatches(histories, 5, 100, seed=0)
+    >>> batch.items, batch.targets
+    (tensor([[7, 8]]), tensor([[8, 9]]))
+    >>> (batch,) = TrainingBatches(histories, 5, 100, seed=0, mask_probability=1e-9)
+    >>> batch.items, batch.targets
+    (tensor([[7, 8, 0]]), tensor([[9]]))
     """
 
     def __init__(
@@ -133,6 +130,7 @@ class TrainingBatches:
         seed: int,
         windows: Windows = "newest",
         epochs_per_pass: int = 1,
+        mask_probability: float | None = None,
     ) -> None:
         size = max_sequence_length + 1
         cut = Spans.newest if windows == "newest" else Spans.overlapping
@@ -141,6 +139,7 @@ class TrainingBatches:
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._epochs_per_pass = epochs_per_pass
+        self._mask_probability = mask_probability
         self._planned: tuple[int, list[NDArray[np.int64]]] | None = None
         self.epoch = 0
 
@@ -152,7 +151,8 @@ class TrainingBatches:
     @property
     def num_tokens(self) -> int:
         """Number of inputs in an epoch, without padding, on average."""
-        return int((self._sequences.lengths - 1).sum()) // self._epochs_per_pass
+        inputs = int((self._sequences.lengths - 1).sum()) // self._epochs_per_pass
+        return inputs if self._mask_probability is None else inputs + self.num_sequences
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the rows of each batch of an epoch."""
@@ -175,12 +175,17 @@ class TrainingBatches:
 
     def __iter__(self) -> Iterator[SequenceBatch]:
         batches = self.plan(self.epoch)
+        rng = np.random.default_rng([self._seed, self.epoch])
         self.epoch += 1
         for rows in batches:
             sequences = self._sequences.take(rows)
             width = batch_width(int(sequences.lengths.max()) - 1, self._max_sequence_length)
             grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
             times = sequences.padded_times(width + 1)
+            if self._mask_probability is not None:
+                lengths = torch.from_numpy(sequences.lengths)
+                yield _masked(grid, lengths, self._mask_probability, rng)
+                continue
             yield SequenceBatch(
                 items=grid[:, :-1] * (grid[:, 1:] != PAD),
                 lengths=torch.from_numpy(sequences.lengths - 1),
@@ -190,61 +195,16 @@ class TrainingBatches:
             )
 
 
-class MaskedBatches:
-    """An epoch of training sequences with randomly masked items, different in every epoch.
-
-    Masked items are PAD in the inputs, and the targets are the masked items, from the left. If no
-    item of a sequence is masked at random, its last item is masked.
-
-    Args:
-        sequences: the batches of unmasked sequences; a sequence here includes the last target.
-        probability: the probability of masking an item.
-        seed: seed of the masks, together with the epoch number.
-
-    >>> sequences = TrainingBatches(Histories.from_lists([[7, 8, 9]]), 5, 100, seed=0)
-    >>> (batch,) = MaskedBatches(sequences, probability=1e-9, seed=0)
-    >>> batch.items, batch.targets
-    (tensor([[7, 8, 0]]), tensor([[9]]))
-    """
-
-    def __init__(self, sequences: TrainingBatches, probability: float, seed: int) -> None:
-        self._sequences = sequences
-        self._probability = probability
-        self._seed = seed
-
-    @property
-    def epoch(self) -> int:
-        """The number of the next epoch, from 0."""
-        return self._sequences.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._sequences.epoch = epoch
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences in an epoch."""
-        return self._sequences.num_sequences
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of items in an epoch, including masked ones."""
-        return self._sequences.num_tokens + self._sequences.num_sequences
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def __iter__(self) -> Iterator[SequenceBatch]:
-        rng = np.random.default_rng([self._seed, self._sequences.epoch])
-        for batch in self._sequences:
-            items = torch.cat([batch.items[:, :1], batch.targets], dim=1)
-            masked = torch.from_numpy(rng.random(items.shape) < self._probability)
-            masked &= items != PAD
-            rows = torch.arange(len(items))
-            masked[rows, batch.lengths] |= ~masked.any(dim=1)
-            order = masked.int().argsort(dim=1, descending=True, stable=True)
-            targets = (items * masked).gather(1, order)[:, : int(masked.sum(1).max())]
-            yield SequenceBatch(items * ~masked, batch.lengths + 1, targets)
+def _masked(
+    items: Tensor, lengths: Tensor, probability: float, rng: np.random.Generator
+) -> SequenceBatch:
+    """Mask items [B, L] at random."""
+    masked = torch.from_numpy(rng.random(items.shape) < probability)
+    masked &= items != PAD
+    masked[torch.arange(len(items)), lengths - 1] |= ~masked.any(dim=1)
+    order = masked.int().argsort(dim=1, descending=True, stable=True)
+    targets = (items * masked).gather(1, order)[:, : int(masked.sum(1).max())]
+    return SequenceBatch(items * ~masked, lengths, targets)
 
 
 class SequenceToSequenceBatches:
@@ -324,7 +284,7 @@ class SequenceToSequenceBatches:
         return -(-targets // self._max_sequence_length)
 
 
-PlainBatches = TrainingBatches | MaskedBatches | SequenceToSequenceBatches
+PlainBatches = TrainingBatches | SequenceToSequenceBatches
 
 
 class ReplayBatches:

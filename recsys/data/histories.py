@@ -86,15 +86,9 @@ class Histories:
         items: NDArray[np.int32],
         starts: NDArray[np.int64],
         ends: NDArray[np.int64],
-        times: NDArray[np.int64] | None = None,
-        request_times: NDArray[np.int64] | None = None,
     ) -> Histories:
-        """Return the histories ``items[starts[b]:ends[b]]``, without PAD tokens.
-
-        ``times`` belong to the items, ``request_times`` to the histories.
-        """
-        joined = cls(items, np.array([0, len(items)]), times)
-        return replace(joined.spans(starts, ends), request_times=request_times)
+        """Return the histories ``items[starts[b]:ends[b]]``, without PAD tokens."""
+        return cls(items, np.array([0, len(items)])).spans(starts, ends)
 
     def spans(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
         """Return ``items[starts[b]:ends[b]]``, their times and features, without PAD tokens.

@@ -22,10 +22,8 @@ from recsys.data.frames import readable_again
 from recsys.data.histories import PAD
 from recsys.data.log import BLOCK, KEPT, Log, filter_log, read_log, settle
 from recsys.data.manifest import (
-    OUTSIDE,
     AppendedLog,
     Contents,
-    KnownIds,
     Manifest,
     count_copies,
     count_rows,
@@ -36,7 +34,7 @@ from recsys.data.sources import Engine, find_named_dataset, is_spark_frame, read
 from recsys.data.spark import spark_table
 from recsys.data.splits import SplitChoice, cut_points, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
-from recsys.data.times import units_in, units_per_second
+from recsys.data.times import units_in
 from recsys.errors import InputError
 from recsys.folders.atomic import new_folder, work_folder
 from recsys.folders.locks import sole_use
@@ -63,23 +61,12 @@ def write_dataset(
 ) -> None:
     """Write a prepared dataset, unless it is there already; see `recsys.data.prepared.prepare`.
 
-    Args:
-        source: a log.
-        config: how to read and prepare it.
-        out: the folder.
-        items: item features, if there are any.
-        users: user features, if there are any.
-        memory: the bytes that it may take; see `memory_setting`.
-        engine: ``spark`` for a log in its store; frames of Spark need no word.
-        choose_split: chooses another split than that of the settings for the sorted log, if it is
-            given.
-
     Raises:
         InputError: the log, a table or the folder is invalid; nothing is written then.
     """
     if engine not in (None, "spark"):
         raise InputError(f"engine: must be spark or left out, not {engine!r}")
-    previous = Manifest.load_if_valid(out)
+    Manifest.previous(out)  # anything else at the path is refused before the work
     user_table = read_features(users, config, "the user table")
     item_table = read_features(items, config, "the item table")
     with work_folder(out) as folder:
@@ -101,7 +88,15 @@ def write_dataset(
                 log, settled, folder / "arrays", features, user_table, choose_split=choose_split
             )
             progress.advance()
-            _write(log, contents, settled, out, previous, folder / "arrays")
+            manifest = describe(log, contents, settled)
+            with sole_use(out, "prepares it", PATIENCE):
+                previous = Manifest.load_if_valid(out)
+                if previous is None or not manifest.has_same_content(previous):
+                    _warn_of_lost_logs(previous, log.origin, out)
+                    put_in_place(contents, manifest, out, folder / "arrays")
+
+
+# --- Open -----------------------------------------------------------------------------------------
 
 
 def open_log(
@@ -118,7 +113,7 @@ def open_log(
         config: its settings.
         folder: a folder for what does not fit in memory.
         memory: the bytes that its tables may take.
-        engine: see `write_dataset`.
+        engine: ``spark`` for a log in its store.
 
     Returns:
         The log; the item table of named datasets that have one; the settings, with the columns of
@@ -146,11 +141,7 @@ def open_log(
 def read_features(
     table: TableSource | None, config: DataConfig, origin: str
 ) -> pl.DataFrame | None:
-    """Return the table of items or users that belongs to a log; None if there is none.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return the table of items or users that belongs to a log; None if there is none."""
     return None if table is None else read_table(table, origin=origin, encoding=config.encoding)
 
 
@@ -162,20 +153,40 @@ def held(table: TableSource) -> TableSource:
         return table
 
 
+def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
+    """Return the settings of each fold's dataset, the earliest first.
+
+    Raises:
+        InputError: the split is not a backtest, or the log cannot be read or cut.
+    """
+    split = config.split
+    if not isinstance(split, Backtest):
+        raise InputError(f"data.split: must be of kind backtest, not {split.kind}")
+    times = np.empty(0, dtype=np.int64)
+    if not split.cuts:
+        table, _, config_of_log = open_log(config.source, config, None)
+        columns, settled = settle(table, config_of_log)
+        times = read_log(table, settled, columns).table()["timestamp"].to_numpy()
+    return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))
+
+
+# --- Order, cut, number ---------------------------------------------------------------------------
+
+
 def build(
     log: Log,
     config: DataConfig,
     folder: Path,
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
-    known: KnownIds | None = None,
+    num_known: int = 0,
     choose_split: SplitChoice | None = None,
 ) -> Contents:
     """Write the arrays of a dataset into a new folder, block by block, and return its contents.
 
     The catalogue consists of the items of training and validation interactions, and of the known
-    ones. Ids ascend, except that known ones come first. Memory holds the ids of all users and
-    items, and seven numbers per user.
+    ones, in the order of their numbers in the log. Memory holds the ids of all users and items, and
+    seven numbers per user.
 
     Args:
         log: the filtered log.
@@ -183,89 +194,51 @@ def build(
         folder: the folder.
         items: item_id and features, if there are any.
         users: user_id and features, if there are any; a user's row applies to all sessions.
-        known: the ids that come first, in this order; all items of them are in the log.
+        num_known: the number of items, the first ones, that are in the catalogue in any case.
         choose_split: chooses another split than that of the config, if it is given.
 
     Raises:
         InputError: the split does not fit the log, or a table has none of its items or users.
     """
     folder.mkdir()
-    first = "0" if known is None else "coalesce(k.place, 9223372036854775807)"
-    if known is not None:
-        places = known.users.rename("user_id").to_frame().with_row_index("place")
-        log.connection.register("known users", places.to_arrow())
-    joined = "" if known is None else ' left join "known users" k using (user_id)'
-    log.connection.execute(
-        f"create or replace temp table spans as select u, user_id, n, {first} as place, "
-        f"row_number() over (order by {first}, u) - 1 as number from "
-        f"(select u, count(*) as n from log group by u) join users using (u){joined}"
+    spans = log.frame(
+        "select user_id, n from (select u, count(*) as n from log group by u) "
+        "join users using (u) order by u"
     )
-    spans = log.frame("select user_id, n from spans order by number")
     offsets = np.concatenate([[0], np.cumsum(spans["n"].to_numpy().astype(np.int64))])
-    tokens = _new_array(folder / "items.npy", log.rows, np.int32)
+    numbers = _new_array(folder / "items.npy", log.rows, np.int32)  # of the log's items, for now
     times = _new_array(folder / "timestamps.npy", log.rows, np.int64)
-    order = "ord" if known is None else "number, ord"
-    source = "log" if known is None else "log join spans using (u)"
     at = 0
-    query = f"select i, timestamp from {source} order by {order}"
-    for block in log.blocks(query):
+    for block in log.blocks("select i, timestamp from log order by ord"):
         span = slice(at, at + len(block))
-        tokens[span] = block["i"].to_numpy()  # numbers of the log's items for now
-        times[span] = block["timestamp"].to_numpy()
+        numbers[span], times[span] = block["i"].to_numpy(), block["timestamp"].to_numpy()
         at += len(block)
     split = (choose_split and choose_split(times, offsets)) or config.split
     cuts = cut_points(split, times, offsets)
     item_ids = log.ids("item_id")
-    inside = np.zeros(len(item_ids), dtype=np.bool_)
-    for low, high in user_blocks(offsets, BLOCK):
-        start, end = int(offsets[low]), int(offsets[high])
-        ends = offsets[low:high] + cuts[low:high, 1]
-        rows = np.arange(start, end) < np.repeat(ends, np.diff(offsets[low : high + 1]))
-        inside[tokens[start:end][rows]] = True
-    catalogue, token_of = _tokens(item_ids, inside, known)
-    outside = [np.empty(0, dtype=np.int32)]
-    for low in range(0, log.rows, BLOCK):
-        numbers = np.array(tokens[low : low + BLOCK])
-        tokens[low : low + BLOCK] = token_of[numbers]
-        outside.append(numbers[token_of[numbers] == PAD])
-    for mapped in (tokens, times):
+    inside = _items_before_test(numbers, offsets, cuts, len(item_ids))
+    inside[:num_known] = True
+    outside = _encode(numbers, inside)
+    for mapped in (numbers, times):
         mapped.flush()
-    arrays: dict[str, NDArray[Any]] = {
-        "items": tokens,
-        "timestamps": times,
-        "offsets": offsets,
-        "cuts": cuts,
-    }
-    for file in ("offsets", "cuts"):
-        np.save(folder / f"{file}.npy", arrays[file], allow_pickle=False)
-    tables = feature_tables(
-        spans["user_id"], catalogue, users, items, config, log.columns, log.origin
-    )
+    for name, array in (("offsets", offsets), ("cuts", cuts)):
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
     def kept() -> Iterator[pl.DataFrame]:
         chosen = ", ".join(quoted(KEPT + column) for column in log.keep)
-        for block in log.blocks(f"select {chosen} from {source} order by {order}"):
+        for block in log.blocks(f"select {chosen} from log order by ord"):
             yield block.rename(lambda column: column.removeprefix(KEPT))
 
-    unlisted = item_ids.gather(np.concatenate(outside)).alias("item_id")
+    catalogue = item_ids.filter(pl.Series(inside))
     return Contents(
-        arrays, tables, split, kept if log.keep else None, unlisted if len(unlisted) else None
+        arrays={"items": numbers, "timestamps": times, "offsets": offsets, "cuts": cuts},
+        tables=feature_tables(
+            spans["user_id"], catalogue, users, items, config, log.columns, log.origin
+        ),
+        split=split,
+        kept=kept if log.keep else None,
+        outside=item_ids.gather(outside).alias("item_id"),
     )
-
-
-def _tokens(
-    item_ids: pl.Series, inside: NDArray[np.bool_], known: KnownIds | None
-) -> tuple[pl.Series, NDArray[np.int32]]:
-    """Return the catalogue, and the token of each item of a log."""
-    found = item_ids.filter(pl.Series(inside))
-    if known is None:
-        return found, np.where(inside, np.cumsum(inside), PAD).astype(np.int32)
-    new = found.filter(~found.is_in(known.items.implode()))
-    catalogue = pl.concat([known.items.alias("item_id"), new.alias("item_id")])
-    tokens = pl.int_range(1, len(catalogue) + 1, dtype=pl.Int32, eager=True)
-    return catalogue, item_ids.replace_strict(
-        catalogue, tokens, default=PAD, return_dtype=pl.Int32
-    ).to_numpy().copy()
 
 
 def _new_array(path: Path, rows: int, dtype: type[np.generic]) -> np.memmap[Any, Any]:
@@ -276,38 +249,41 @@ def _new_array(path: Path, rows: int, dtype: type[np.generic]) -> np.memmap[Any,
     return array
 
 
-def _write(
-    log: Log,
-    contents: Contents,
-    config: DataConfig,
-    out: Path,
-    previous: Manifest | None,
-    arrays: Path,
-) -> None:
-    """Write the dataset, unless the previous one is the same."""
-    config = config.model_copy(update={"split": contents.split, "time_format": log.time_format})
-    manifest = describe(log, contents, config)
-    if _same(previous, manifest, contents):
-        return
-    if previous is not None and previous.appended:
-        logger.warning(
-            "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
-            *(out, len(previous.appended), previous.appended[-1].source, log.origin),
-        )
-    with sole_use(out, "prepares it", PATIENCE):
-        # Another process may have prepared the same meanwhile.
-        if not _same(Manifest.load_if_valid(out), manifest, contents):
-            put_in_place(contents, manifest, out, arrays)
+def _items_before_test(
+    numbers: NDArray[np.int32], offsets: NDArray[np.int64], cuts: NDArray[np.int32], items: int
+) -> NDArray[np.bool_]:
+    """Return which items occur in training or validation [items]."""
+    inside = np.zeros(items, dtype=np.bool_)
+    for low, high in user_blocks(offsets, BLOCK):
+        start, end = int(offsets[low]), int(offsets[high])
+        ends = np.repeat(offsets[low:high] + cuts[low:high, 1], np.diff(offsets[low : high + 1]))
+        inside[numbers[start:end][np.arange(start, end) < ends]] = True
+    return inside
+
+
+def _encode(numbers: NDArray[np.int32], inside: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Replace the numbers of items by tokens, or PAD; return the numbers that became PAD."""
+    tokens = np.where(inside, np.cumsum(inside), PAD).astype(np.int32)
+    outside = [np.empty(0, dtype=np.int32)]
+    for low in range(0, len(numbers), BLOCK):
+        block = np.array(numbers[low : low + BLOCK])
+        numbers[low : low + BLOCK] = tokens[block]
+        outside.append(block[~inside[block]])
+    return np.concatenate(outside)
+
+
+# --- Write ----------------------------------------------------------------------------------------
 
 
 def describe(
     log: Log, contents: Contents, config: DataConfig, appended: tuple[AppendedLog, ...] = ()
 ) -> Manifest:
     """Return the manifest of a dataset, without its files; warn of what distorts metrics."""
+    config = config.model_copy(update={"split": contents.split, "time_format": log.time_format})
     settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
     content = {key: value for key, value in settings.items() if key not in _NO_CONTENT}
     counts = count_rows(log.dropped, contents)
-    _warn(log, config, contents, counts)
+    _warn(log, contents, counts["valid"] + counts["test"])
     return Manifest(
         origin=log.origin,
         log_fingerprint=log.fingerprint,
@@ -334,45 +310,17 @@ def put_in_place(contents: Contents, manifest: Manifest, out: Path, arrays: Path
         manifest.model_copy(update={"files": files}).write(folder)
 
 
-def _same(previous: Manifest | None, manifest: Manifest, contents: Contents) -> bool:
-    """Return whether the previous dataset has the content, and what an append needs beside it."""
-    parts = ["fingerprint", "counts", "dropped"]
-    if contents.outside is not None:
-        if previous is None or f"{OUTSIDE}.parquet" not in previous.files:
-            return False
-        parts.append("log_fingerprint")  # the fingerprint does not cover the items outside
-    return previous is not None and all(
-        getattr(previous, part) == getattr(manifest, part) for part in parts
-    )
-
-
-def _warn(log: Log, config: DataConfig, contents: Contents, counts: dict[str, int]) -> None:
-    """Warn of times in two units, of one time, of short pauses and of copies across the cuts."""
-    times, column = contents.arrays["timestamps"], log.columns.timestamp
-    if len(units := units_in(times)) > 1:
+def _warn(log: Log, contents: Contents, held_out: int) -> None:
+    """Warn of times in two units and of copies across the cuts."""
+    if len(units := units_in(contents.arrays["timestamps"])) > 1:
         logger.warning(
             "%s: column %r has times %s: they are compared as numbers, so that all of one unit "
             "come before all of another: bring them to one unit",
-            *(log.origin, column),
+            *(log.origin, log.columns.timestamp),
             " and ".join(f"in {unit}, such as {time}" for unit, time in units.items()),
-        )
-    if len(times) > 1 and times.min() == times.max():
-        logger.warning(
-            "%s: column %r has one time, %d, in all %s interactions, which is no order: histories "
-            "and held-out targets follow the order of the rows, and unless that is an order of "
-            "time, no model can learn what comes next, and metrics only tell who likes what: name "
-            "another column with --time (in Python time=), or row-order if the rows are in order",
-            *(log.origin, column, times[0], f"{len(times):,}"),
-        )
-    gap, second = config.session_gap, units_per_second(int(times[0]))
-    if gap is not None and gap < 60 * second and second > 1:
-        logger.warning(
-            "%s: data.session_gap is %d, %g seconds: if it was meant in seconds, give %d",
-            *(log.origin, gap, gap / second, gap * second),
         )
     _, across = count_copies(**contents.arrays)
     if across:
-        held_out = counts["valid"] + counts["test"]
         logger.warning(
             "%s: %s of %s held-out interactions (%.1f%%) are copies, in user, item and time, "
             "of earlier ones, which a model has seen: --set data.duplicates=drop_exact drops them "
@@ -381,18 +329,9 @@ def _warn(log: Log, config: DataConfig, contents: Contents, counts: dict[str, in
         )
 
 
-def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
-    """Return the settings of each fold's dataset, the earliest first.
-
-    Raises:
-        InputError: the split is not a backtest, or the log cannot be read or cut.
-    """
-    split = config.split
-    if not isinstance(split, Backtest):
-        raise InputError(f"data.split: must be of kind backtest, not {split.kind}")
-    times = np.empty(0, dtype=np.int64)
-    if not split.cuts:
-        table, _, config_of_log = open_log(config.source, config, None)
-        columns, settled = settle(table, config_of_log)
-        times = read_log(table, settled, columns).table()["timestamp"].to_numpy()
-    return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))
+def _warn_of_lost_logs(previous: Manifest | None, origin: str, out: Path) -> None:
+    if previous is not None and previous.appended:
+        logger.warning(
+            "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
+            *(out, len(previous.appended), previous.appended[-1].source, origin),
+        )

@@ -13,9 +13,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import Columns, DataConfig, RequestTime, Section, Split, with_changes
+from recsys.config import Columns, DataConfig, RequestTime, Split, with_changes
 from recsys.data.database import check_memory
-from recsys.data.entity_tables import VectorSource, with_vectors
 from recsys.data.histories import PAD, Features, Histories
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
 from recsys.data.preparation import write_dataset
@@ -68,15 +67,14 @@ class PreparedDataset:
         Raises:
             InputError: it is not such a folder, has another format version, or a file was changed.
         """
-        path = checked_path(path)
-        return Manifest.load(path, lambda manifest: cls._load(path, manifest))
+        folder = checked_path(path)
 
-    @classmethod
-    def _load(cls, path: Path, manifest: Manifest) -> PreparedDataset:
-        """Map the files of a checked folder."""
-        arrays, users, items = open_arrays(path, manifest.files)
-        mapped = arrays["items"], arrays["timestamps"], arrays["offsets"], arrays["cuts"]
-        return cls(path, manifest, *mapped, users, items)
+        def load(manifest: Manifest) -> PreparedDataset:
+            arrays, users, items = open_arrays(folder, manifest.files)
+            mapped = arrays["items"], arrays["timestamps"], arrays["offsets"], arrays["cuts"]
+            return cls(folder, manifest, *mapped, users, items)
+
+        return Manifest.load(folder, load)
 
     @property
     def num_users(self) -> int:
@@ -101,13 +99,8 @@ class PreparedDataset:
 
     @cached_property
     def copies(self) -> tuple[int, int]:
-        """The interactions that equal another one, and the held-out ones that equal earlier ones.
-
-        They equal it in user, item and time.
-        """
-        return count_copies(
-            items=self.items, timestamps=self.timestamps, offsets=self.offsets, cuts=self.cuts
-        )
+        """Interactions equal to another one, and held-out ones equal to earlier; `count_copies`."""
+        return count_copies(self.items, self.timestamps, self.offsets, self.cuts)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -161,10 +154,7 @@ class PreparedDataset:
         return self.histories_between(np.arange(self.num_users), starts, ends)
 
     def target_positions(self, part: Part) -> TargetPositions:
-        """Return the positions of a part's targets and histories, in user order, oldest first.
-
-        They include the targets that `holdout` excludes.
-        """
+        """Return the positions of a part's targets, also of those that `holdout` excludes."""
         start = _START[part]
         cuts = self.cuts[:, start], self.cuts[:, start + 1]
         return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
@@ -239,8 +229,6 @@ def prepare(
     users: TableSource | None = None,
     memory: int | str | None = None,
     engine: Engine | None = None,
-    *,
-    item_vectors: Mapping[str, VectorSource] | None = None,
     **words: Unpack[LogWords],
 ) -> PreparedDataset:
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
@@ -250,24 +238,20 @@ def prepare(
 
     Args:
         source: a named dataset, a file, a folder of parts, a pattern, or a frame (also of Spark).
-        config: how to read and prepare it; ``source`` overrides ``config.source``.
+        config: how to read and prepare it; ``source`` and words win over what it says.
         out: the folder to write.
         items: item features: a table with the column item_id and one row per item.
         users: user features: a table with the column user_id and one row per user.
         memory: bytes, or "4GiB" and the like, that the rows may take; what needs more goes to the
             disk of ``out``, with the same result. Half of the memory if None.
         engine: ``spark`` lets Spark read and filter a log in its store, as it does its frames.
-        item_vectors: further columns of the item table, for features of the kind ``vector``: a file
-            (.npy or .safetensors) or an array by name, row for row those of ``items``.
         **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
             ``time``, ``where``, ``since``, ``user_minimum``, ``split``; see `LogWords`.
 
     Raises:
-        InputError: the log, a table or the folder is invalid, or a word contradicts the config;
-            nothing is written then.
+        InputError: the log, a table, a word or the folder is invalid; nothing is written then.
     """
-    config = completed(config, words)
-    items = with_vectors(items, item_vectors, config.encoding)
+    config = with_words(config, words)
     write_dataset(source, config, checked_path(out), items, users, memory, engine)
     return PreparedDataset.open(out)
 
@@ -310,7 +294,7 @@ _COLUMNS = {"user": "user_id", "item": "item_id", "time": "timestamp"}
 _FIELDS = {"user_minimum": "min_user_interactions", "item_minimum": "min_item_interactions"}
 
 
-def with_words(config: DataConfig, words: LogWords) -> DataConfig:
+def with_words(config: DataConfig | None, words: LogWords) -> DataConfig:
     """Return settings changed by words, which win over what the settings say.
 
     Raises:
@@ -319,31 +303,10 @@ def with_words(config: DataConfig, words: LogWords) -> DataConfig:
     if unknown := words.keys() - LogWords.__annotations__.keys():
         known = ", ".join(LogWords.__annotations__)
         raise InputError(f"{min(unknown)}: no such setting of a log; they are {known}")
+    config = config or DataConfig()
     given = {word: value for word, value in words.items() if value is not None}
     fields = {_FIELDS.get(word, word): given[word] for word in given if word not in _COLUMNS}
     if columns := {_COLUMNS[word]: given[word] for word in given if word in _COLUMNS}:
         named = Columns() if config.columns is None else config.columns
         fields["columns"] = named.model_dump(exclude_unset=True) | columns
     return with_changes(config, fields, "data") if fields else config
-
-
-def completed(config: DataConfig | None, words: LogWords) -> DataConfig:
-    """Return settings changed by words that do not say otherwise than what was given in them.
-
-    Raises:
-        InputError: a field of the settings was given, and the word gives it another value; or as
-            `with_words`.
-    """
-    config = config or DataConfig()
-    changed = with_words(config, words)
-    for word, value in words.items():
-        if value is None:
-            continue
-        before: Section | None = config.columns if word in _COLUMNS else config
-        after = changed.columns if word in _COLUMNS else changed
-        field = _COLUMNS.get(word) or _FIELDS.get(word, word)
-        if before is None or field not in before.model_fields_set:
-            continue
-        if (old := getattr(before, field)) != getattr(after, field):
-            raise InputError(f"{word}={value!r}: config says {field}={old!r}: give one of them")
-    return changed

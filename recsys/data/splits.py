@@ -38,16 +38,13 @@ SplitChoice = Callable[[NDArray[np.int64], NDArray[np.int64]], Split | None]
 def cut_points(
     split: Split, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Compute the cut points of a split.
+    """Return the cut points [U, 3] of a split.
 
     Args:
         split: of any kind but a backtest.
         timestamps: shape [N]: the times of all interactions, ascending for each user.
         offsets: shape [U + 1]: where each user's interactions start; the last entry is N. Every
             user has at least one.
-
-    Returns:
-        Cut points [U, 3].
 
     Raises:
         InputError: the split leaves no training or no test interactions, or it is a backtest.
@@ -82,17 +79,10 @@ def _by_blocks(
 
 
 def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.int32]:
-    """Hold out each user's last interactions for test, and as many before them for validation.
+    """Hold out the last interactions of users with so many [U], and as many for validation.
 
     At least one interaction is always left for training: a user with too few for both parts has
     only test targets, and a user with too few for these has none.
-
-    Args:
-        lengths: shape [U]: interactions per user, each at least 1.
-        targets: number of targets in each part, at least 1.
-
-    Returns:
-        Cut points [U, 3].
 
     >>> leave_last_out(np.array([1, 2, 3, 10]))
     array([[ 1,  1,  1],
@@ -118,14 +108,6 @@ def leave_last_basket_out(
     A basket is all interactions of a user at one time. At least one is always left for training: a
     user with two baskets has none for validation, and a user with one has none for test.
 
-    Args:
-        timestamps: shape [N]: the times of all interactions, ascending for each user.
-        offsets: shape [U + 1]: where each user's interactions start; the last entry is N. Every
-            user has at least one.
-
-    Returns:
-        Cut points [U, 3].
-
     >>> leave_last_basket_out(np.array([1, 1, 5, 9, 9, 3, 4, 4]), np.array([0, 5, 8]))
     array([[2, 3, 5],
            [1, 1, 3]], dtype=int32)
@@ -143,14 +125,6 @@ def global_time(
     timestamps: NDArray[np.int64], offsets: NDArray[np.int64], cuts: Sequence[float]
 ) -> NDArray[np.int32]:
     """Start validation for all users at the first of two times, and test at the second.
-
-    Args:
-        timestamps: shape [N]: the times of all interactions, ascending for each user.
-        offsets: shape [U + 1]: where each user's interactions start; the last entry is N.
-        cuts: the two times.
-
-    Returns:
-        Cut points [U, 3].
 
     >>> global_time(np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6]), (5, 8))
     array([[2, 3, 4],
@@ -185,11 +159,7 @@ def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float,
 
 
 def kth_latest(times: NDArray[np.int64], k: int) -> int:
-    """Return the k-th latest time, 1 for the latest, without holding or sorting them all.
-
-    Args:
-        times: shape [N], in any order.
-        k: 1 to N.
+    """Return the k-th latest of N times, from 1 to N, without holding or sorting them all.
 
     >>> [kth_latest(np.array([4, 9, 1, 4]), k) for k in (1, 2, 3, 4)]
     [9, 4, 4, 1]
@@ -209,17 +179,10 @@ def user_holdout(
     test_fraction: float,
     generator: np.random.Generator,
 ) -> NDArray[np.int32]:
-    """Assign each user, with all interactions, to training, validation or test.
+    """Assign each user, with all interactions, to training, validation or test, at random.
 
-    Args:
-        lengths: shape [U]: interactions per user.
-        valid_fraction: fraction of the users for validation, at least one user.
-        test_fraction: fraction of the users for test, at least one user.
-        generator: draws the users.
-
-    Returns:
-        Cut points [U, 3] of a user with n interactions: (n, n, n) in training, (0, n, n) in
-        validation, (0, 0, n) in test.
+    A user with n interactions [U] has the cuts (n, n, n) in training, (0, n, n) in validation and
+    (0, 0, n) in test. At least one user is in each.
 
     Raises:
         InputError: no user is left for training.
@@ -241,10 +204,8 @@ def user_holdout(
 def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...]:
     """Return the split of each fold: its test part ends where that of the next one begins.
 
-    Args:
-        backtest: the cuts, or the number of folds and the fraction of the log in each.
-        times: shape [N]: the times of all interactions before any filter, in any order; not read if
-            cuts are given.
+    The times [N] are those of all interactions before any filter, in any order; they are not read
+    if the backtest has cuts.
 
     Raises:
         InputError: two folds begin at the same time.
@@ -274,10 +235,6 @@ def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...
 
 def user_blocks(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of consecutive users with at most ``size`` interactions, or of one user.
-
-    Args:
-        offsets: shape [U + 1]: where each user's interactions start.
-        size: interactions.
 
     >>> list(user_blocks(np.array([0, 2, 3, 9, 10]), 3))
     [(0, 2), (2, 3), (3, 4)]
@@ -391,11 +348,7 @@ class Holdout:
     """Number of targets inside the catalogue without a history, which are not among the Q."""
 
     def slice_after(self, histories: slice) -> tuple[slice, Holdout]:
-        """Return the targets that follow a slice of the histories.
-
-        Returns:
-            Their slice of the Q targets, and a holdout of these targets only.
-        """
+        """Return the targets after a slice of the histories: their slice of Q, and a holdout."""
         start, stop, _ = histories.indices(len(self.histories))
         first, last = (int(row) for row in np.searchsorted(self.history_rows, [start, stop]))
         chosen = slice(first, last)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,9 +58,6 @@ class ExportManifest(FolderManifest):
     noun: ClassVar[str] = "an ONNX export"
     remedy: ClassVar[str] = "export the bundle again"
     current_version: ClassVar[int] = 1
-    own_names: ClassVar[re.Pattern[str]] = re.compile(
-        r"(encoder|head)\.onnx(\.data)?|(items|popularity)\.json"
-    )
 
     format: Literal["recsys.onnx"] = "recsys.onnx"
     format_version: int = current_version

@@ -25,7 +25,6 @@ _SUFFIX = ".writing"
 _NEW, _OLD = "new", "old"
 _WRITE_ERRORS = (OSError, PolarsError, SafetensorError)
 """What a full disk makes of a write: polars and safetensors have errors of their own."""
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _LITTLE = 64 * 1024
 """With fewer free bytes than this a write that failed without a reason met a full disk."""
 
@@ -39,7 +38,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     `recover`.
 
     Raises:
-        InputError: the folder cannot be written, e.g. because the disk is full.
+        InputError: the folder cannot be written.
     """
     with work_folder(path) as work:
         new = work / _NEW
@@ -56,7 +55,7 @@ def new_file(path: Path) -> Iterator[Path]:
     At a kill or a power cut the path has the old or the new content.
 
     Raises:
-        InputError: the file cannot be written, e.g. because the disk is full.
+        InputError: the file cannot be written.
     """
     with work_folder(path, in_new_parents=False) as work:
         new = work / path.name
@@ -73,7 +72,7 @@ def work_folder(path: Path, *, in_new_parents: bool = True) -> Iterator[Path]:
     What a killed process leaves there is deleted when the path is next written.
 
     Raises:
-        InputError: the folder cannot be written, e.g. because the disk is full.
+        InputError: the folder cannot be written.
     """
     if in_new_parents:
         path = path.resolve()  # a link is kept and its target replaced
@@ -105,24 +104,16 @@ def recover(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk store a file, or a folder with everything in it.
-
-    Raises:
-        OSError: the disk is full or damaged.
-    """
-    if path.is_dir() and not path.is_symlink():
-        for entry in sorted(path.iterdir()):
-            sync(entry)
-    if not path.is_symlink():
-        sync_entries(path)
+    """Have the disk store a file, or a folder with everything in it."""
+    if path.is_symlink():
+        return
+    for entry in sorted(path.iterdir()) if path.is_dir() else ():
+        sync(entry)
+    sync_entries(path)
 
 
 def sync_entries(path: Path) -> None:
-    """Have the disk store a file, or the names that a folder holds but not what they stand for.
-
-    Raises:
-        OSError: the disk is full or damaged.
-    """
+    """Have the disk store a file, or the names that a folder holds but not what they stand for."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -167,16 +158,10 @@ def _in_one_line(path: Path) -> Iterator[None]:
     try:
         yield
     except _WRITE_ERRORS as error:
-        raise InputError(f"{path}: cannot be written: {_reason(error, path)}") from error
-
-
-def _reason(error: Exception, path: Path) -> str:
-    text = str(getattr(error, "strerror", None) or error) or type(error).__name__
-    number = getattr(error, "errno", None)
-    if number in _FULL or os.strerror(errno.ENOSPC) in text:
-        return "the disk is full"
-    with suppress(OSError):
-        existing = next(parent for parent in path.parents if parent.exists())
-        if number is None and shutil.disk_usage(existing).free < _LITTLE:
-            return "the disk is full"  # numpy says only how many bytes it could write
-    return " ".join(text.split())
+        text = str(getattr(error, "strerror", None) or error) or type(error).__name__
+        is_full = os.strerror(errno.ENOSPC) in text
+        if getattr(error, "errno", None) is None:  # numpy says only how many bytes it could write
+            existing = next(parent for parent in path.parents if parent.exists())
+            is_full |= shutil.disk_usage(existing).free < _LITTLE
+        reason = "the disk is full" if is_full else " ".join(text.split())
+        raise InputError(f"{path}: cannot be written: {reason}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import socket
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from recsys.errors import InputError
+from recsys.errors import InputError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +54,10 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     try:
-        facts = {"doing": doing, "pid": os.getpid(), "host": socket.gethostname()}
-        facts["since"] = datetime.now(UTC).isoformat(" ", "seconds")
+        since = datetime.now(UTC).isoformat(" ", "seconds")
+        holder = f"process {os.getpid()} on {socket.gethostname()}, which {doing} since {since}"
         with suppress(OSError):  # a full disk: the lock holds all the same
-            file.write_text(json.dumps(facts), encoding="utf-8")
+            file.write_text(holder, encoding="utf-8")
         yield
     finally:
         file.unlink(missing_ok=True)  # who waits for it makes a new one
@@ -66,11 +65,9 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
 
 
 def _holder(file: Path) -> str:
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-        return "process {pid} on {host}, which {doing} since {since}".format(**facts)
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+    with suppress(OSError, ValueError):
+        return one_line(file.read_text(encoding="utf-8")) or "another process"
+    return "another process"
 
 
 @contextmanager

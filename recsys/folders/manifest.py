@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from importlib import metadata
@@ -47,9 +46,6 @@ class FolderManifest(BaseModel):
     """The advice in messages about an invalid folder."""
     current_version: ClassVar[int]
     """The version of the folder's layout; a folder of another version is refused."""
-    own_names: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
-    """The names of the files that mark a folder as the library's even if its manifest is damaged;
-    such a folder is replaced like any other. No name by default."""
 
     format: str
     format_version: int
@@ -84,20 +80,37 @@ class FolderManifest(BaseModel):
             key = ".".join(map(str, wrong["loc"]))
             raise InputError(
                 f"{path}: not the manifest of {cls.noun}: {key} {wrong['msg'].lower()}"
-                f"{f'; {cls.remedy}' if cls._damaged(folder) else ''}"
             ) from error
         same_version = manifest.format_version == cls.current_version
         if same_version and manifest.digest != tree_sha256(json.loads(content)):
             raise InputError(f"{path}: the manifest was changed or is damaged; {cls.remedy}")
         return manifest
 
+    def verify(self, folder: Path) -> None:
+        """Check the format version, and every file of the folder against its checksum.
+
+        Raises:
+            InputError: another format version, or a file is missing or was changed.
+        """
+        if self.format_version != self.current_version:
+            raise InputError(
+                f"{folder}: format version {self.format_version}, and this library reads "
+                f"{self.current_version}; {self.remedy}"
+            )
+        for name, expected in self.files.items():
+            file = folder / name
+            # Others may lead elsewhere, or never end.
+            if not _PLAIN_NAME.fullmatch(name) or file.is_symlink() or not file.is_file():
+                raise InputError(f"{file}: missing, or no regular file, though {MANIFEST} lists it")
+            if (digest := file_sha256(file)) != expected:
+                raise InputError(
+                    f"{file}: SHA-256 {digest} is not {expected} of {MANIFEST}: the file was "
+                    f"changed; {self.remedy}"
+                )
+
     @classmethod
     def load(cls, folder: Path, load: Callable[[Self], T]) -> T:
         """Check a folder, and load what its manifest lists; again if it was replaced meanwhile.
-
-        Args:
-            folder: the folder.
-            load: reads the files of the folder, given its manifest.
 
         Raises:
             InputError: as `read` and `verify`, or as ``load``; or the folder was replaced again.
@@ -105,24 +118,22 @@ class FolderManifest(BaseModel):
         for _ in range(2):
             if not folder.exists():
                 recover(folder)
-            before = _state(folder)
+            before = _identity(folder)
             try:
                 manifest = cls.read(folder)
                 manifest.verify(folder)
                 loaded = load(manifest)
             except (InputError, OSError):
-                if _state(folder) == before:
+                if _identity(folder) == before:
                     raise
             else:
-                if _state(folder) == before:
+                if _identity(folder) == before:
                     return loaded
         raise InputError(f"{folder}: was replaced twice while it was read; try again")
 
     @classmethod
     def previous(cls, folder: Path) -> Self | None:
-        """Return the manifest of the folder that a new one would replace.
-
-        None if there is none, or if it is damaged in a folder that is the library's all the same.
+        """Return the manifest of the folder that a new one would replace; None if there is none.
 
         Raises:
             InputError: something else is there, which must not be lost.
@@ -133,8 +144,6 @@ class FolderManifest(BaseModel):
         try:
             manifest = cls.read(folder)
         except InputError as error:
-            if cls._damaged(folder):
-                return None
             raise InputError(f"{folder}: exists and is left alone: {error}") from error
         if foreign := {file.name for file in folder.iterdir()} - {MANIFEST, *manifest.files}:
             raise InputError(
@@ -144,28 +153,8 @@ class FolderManifest(BaseModel):
         return manifest
 
     @classmethod
-    def _damaged(cls, folder: Path) -> bool:
-        """Whether a folder whose manifest cannot be read has only files of this kind of folder."""
-        if not (folder / MANIFEST).is_file():
-            return False
-        names = {file.name for file in folder.iterdir()} - {MANIFEST}
-        if not names or not all(cls.own_names.fullmatch(name) for name in names):
-            return False
-        try:
-            fields = json.loads((folder / MANIFEST).read_bytes())
-        except (RecursionError, ValueError):
-            return True
-        return (
-            isinstance(fields, dict) and fields.get("format") == cls.model_fields["format"].default
-        )
-
-    @classmethod
     def load_if_valid(cls, folder: Path) -> Self | None:
-        """Return the `previous` manifest; None also if a file was changed since it was written.
-
-        Raises:
-            InputError: as `previous`.
-        """
+        """Return the `previous` manifest; None also if a file was changed since it was written."""
         manifest = cls.previous(folder)
         try:
             if manifest is not None:
@@ -181,36 +170,11 @@ class FolderManifest(BaseModel):
         text = json.dumps(fields, indent=2, ensure_ascii=False)
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
-    def verify(self, folder: Path) -> None:
-        """Check the format version, and every file of the folder against its checksum.
 
-        Raises:
-            InputError: another format version, or a file is missing or was changed.
-        """
-        if self.format_version != self.current_version:
-            raise InputError(
-                f"{folder}: format version {self.format_version}, and this library reads "
-                f"{self.current_version}; {self.remedy}"
-            )
-        for name, expected in self.files.items():
-            file = folder / name
-            if not _PLAIN_NAME.fullmatch(name):
-                raise InputError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it")
-            if not os.path.lexists(file):
-                raise InputError(f"{file}: missing, though {MANIFEST} lists it")
-            if file.is_symlink() or not file.is_file():  # which may lead elsewhere, or never end
-                raise InputError(f"{file}: not a regular file, as {MANIFEST} lists it")
-            if (digest := file_sha256(file)) != expected:
-                raise InputError(
-                    f"{file}: SHA-256 {digest} is not {expected} of {MANIFEST}: the file was "
-                    f"changed; {self.remedy}"
-                )
-
-
-def _state(folder: Path) -> dict[str, tuple[int, int, int]] | None:
-    """Return what changes when a file of a folder does: the inode, size and time of each."""
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what changes when a folder is replaced."""
     try:
-        facts = {path.name: path.lstat() for path in folder.iterdir()}
+        facts = folder.stat()
     except OSError:
         return None
-    return {name: (at.st_ino, at.st_size, at.st_mtime_ns) for name, at in facts.items()}
+    return facts.st_ino, facts.st_mtime_ns

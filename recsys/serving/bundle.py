@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -70,10 +69,6 @@ class BundleManifest(FolderManifest):
     noun: ClassVar[str] = "a model bundle"
     remedy: ClassVar[str] = "train the model again"
     current_version: ClassVar[int] = 2
-    own_names: ClassVar[re.Pattern[str]] = re.compile(
-        r"(weights|baseline|count_ensemble|vectors|(\w+_)?features)\.safetensors"
-        r"|config\.yaml|items\.parquet"
-    )
 
     format: Literal["recsys.bundle"] = "recsys.bundle"
     format_version: int = current_version

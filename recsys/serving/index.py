@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +36,6 @@ class IndexManifest(FolderManifest):
     noun: ClassVar[str] = "an index of items"
     remedy: ClassVar[str] = "make it again with recsys index"
     current_version: ClassVar[int] = 1
-    own_names: ClassVar[re.Pattern[str]] = re.compile(r"lists\.safetensors")
 
     format: Literal["recsys.index"] = "recsys.index"
     format_version: int = current_version

@@ -27,7 +27,6 @@ from torch import Tensor
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import (
     Batches,
-    MaskedBatches,
     PlainBatches,
     ReplayBatches,
     SequenceToSequenceBatches,
@@ -246,12 +245,9 @@ def build_batches(
     def build(histories: Histories) -> PlainBatches:
         if isinstance(model, SequenceToSequenceConfig):
             return SequenceToSequenceBatches(histories, length, model.max_generated, tokens, seed)
-        sequences = TrainingBatches(
-            histories, length, tokens, seed, training.windows, training.epochs_per_pass
-        )
-        if isinstance(model, MaskedItemConfig):
-            return MaskedBatches(sequences, model.mask_probability, seed)
-        return sequences
+        masked = model.mask_probability if isinstance(model, MaskedItemConfig) else None
+        passes = training.epochs_per_pass
+        return TrainingBatches(histories, length, tokens, seed, training.windows, passes, masked)
 
     batches: Batches
     if warm is None:

@@ -53,7 +53,7 @@ def described(name: str, mirror: Path, folder: Path) -> PreparedDataset:
     texts = [" ".join(row).replace("|", " ") for row in zip(*words, strict=True)]
     counts = TfidfVectorizer(min_df=2, sublinear_tf=True).fit_transform(texts)
     vectors = TruncatedSVD(DIMS, random_state=0).fit_transform(counts).astype(np.float32)
-    return prepare(config.source, config, folder / name, items, item_vectors={"text": vectors})
+    return prepare(config.source, config, folder / name, items.with_columns(text=vectors))
 
 
 def experiment_of(seen: str, model: dict[str, Any]) -> Experiment:

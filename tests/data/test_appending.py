@@ -19,9 +19,9 @@ from typer.testing import CliRunner, Result
 import recsys
 from recsys.cli import app
 from recsys.config import Columns, DataConfig, GlobalTime, LeaveLastOut
-from recsys.data.appending import append
+from recsys.data.appending import append, known_first
 from recsys.data.histories import PAD
-from recsys.data.manifest import KnownIds, write_contents
+from recsys.data.manifest import write_contents
 from recsys.data.preparation import build, describe
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -94,9 +94,9 @@ def read_anew(
 ) -> PreparedDataset:
     """Prepare a whole log with the ids that a dataset knows at the front."""
     kept = filtered(read(log, config), config)
-    ids = KnownIds(known.item_table["item_id"], known.user_ids)
+    known_first(kept, known.user_ids, known.vocabulary.ids)
     arrays = folder.with_name(f"{folder.name}-arrays")
-    contents = build(kept, config, arrays, None, None, ids)
+    contents = build(kept, config, arrays, None, None, known.num_items)
     folder.mkdir()
     files = write_contents(folder, contents, arrays)
     describe(kept, contents, config).model_copy(update={"files": files}).write(folder)
@@ -266,33 +266,6 @@ def test_by_hand(dataset: PreparedDataset) -> None:
     assert grown.cuts.tolist() == [[2, 3, 4], [2, 3, 4], [1, 1, 2]]
     assert grown.manifest.counts["rows_read"] == 10
     assert dataset.items.tolist() == [2, 1, PAD, 1, 2], "what is open stays readable"
-    drift = grown.manifest.appended[0].drift
-    assert (drift.interactions, drift.new_users, drift.new_items, drift.late) == (5, 1, 1, 2)
-    assert (drift.new_item_share, drift.since_last) == (1 / 4, 30)
-    assert drift.popularity_shift is not None
-    assert 0 < drift.popularity_shift < 1
-
-
-def test_only_what_drifts_is_far(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-
-    def log(items: Any, start: int) -> pl.DataFrame:
-        users = rng.integers(50, size=len(items))
-        times = start + np.arange(len(items))
-        return pl.DataFrame({"user_id": users, "item_id": items, "timestamp": times})
-
-    usual = rng.integers(20, size=2_000)
-    prepare(log(usual, 0), out=tmp_path / "data")
-    same = append(log(rng.integers(20, size=500), 2_000), tmp_path / "data").manifest.appended[0]
-    other = append(log(rng.integers(10, 30, size=500), 3_000), tmp_path / "data")
-    drift = other.manifest.appended[1].drift
-    assert same.drift.popularity_shift is not None
-    assert same.drift.shift_by_chance is not None
-    assert same.drift.popularity_shift < 1.5 * same.drift.shift_by_chance
-    assert drift.popularity_shift is not None
-    assert drift.shift_by_chance is not None
-    assert drift.popularity_shift > 5 * drift.shift_by_chance
-    assert drift.new_item_share == 0.5
 
 
 def test_rows_that_are_there_already_change_nothing(
@@ -345,7 +318,7 @@ def test_a_dataset_prepared_on_disk_grows_likewise(tmp_path: Path) -> None:
     [
         ({"min_user_interactions": 3}, "data.min_user_interactions: 3 dropped 2 rows"),
         ({"min_item_interactions": 2}, "data.min_item_interactions: 2 dropped 1 rows"),
-        ({"session_gap": 12, "since": 15}, "data.since dropped 2 rows, which belong to sessions"),
+        ({"session_gap": 12, "since": 15}, "data.since dropped 2 rows, which new ones may"),
         ({"where": "timestamp <= avg(timestamp) over () + 20"}, "compares rows with others"),
     ],
 )
@@ -515,8 +488,7 @@ def test_the_command(dataset: PreparedDataset, tmp_path: Path) -> None:
     shown = run("prepare", tmp_path / "new.csv", "--append", dataset.path, "--json")
     assert shown.exit_code == 0, shown.output
     (row,) = json.loads(shown.stdout)
-    assert (row["appended_rows"], row["added_interactions"], row["new_items"]) == (5, 5, 1)
-    assert (row["interactions"], row["since_last"]) == (10, 30)
+    assert (row["appended_rows"], row["interactions"], row["items"]) == (5, 10, 3)
     again = run("prepare", tmp_path / "new.csv", "--append", dataset.path)
     assert again.exit_code == 0
     assert "appended rows" not in again.stdout

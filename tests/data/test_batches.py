@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from recsys.data.batches import (
     Batches,
-    MaskedBatches,
     SequenceBatch,
     SequenceToSequenceBatches,
     ShardedBatches,
@@ -40,7 +39,7 @@ def numbered(lengths: list[int]) -> Histories:
 def kinds(histories: Histories, width: int, budget: int, seed: int) -> list[Batches]:
     return [
         TrainingBatches(histories, width, budget, seed),
-        MaskedBatches(TrainingBatches(histories, width, budget, seed), 0.3, seed),
+        TrainingBatches(histories, width, budget, seed, mask_probability=0.3),
         SequenceToSequenceBatches(histories, width, 4, budget, seed),
     ]
 

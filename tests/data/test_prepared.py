@@ -137,7 +137,7 @@ def test_the_fingerprint_covers_only_settings_and_content(tmp_path: Path) -> Non
     assert prepare(LOG, more, tmp_path / "more").fingerprint not in prints
 
 
-@pytest.mark.parametrize("harm", ["truncate", "version", "empty"])
+@pytest.mark.parametrize("harm", ["truncate", "version"])
 def test_a_damaged_or_old_dataset_is_replaced(harm: str, dataset: PreparedDataset) -> None:
     expected = dataset.items.tolist()
     damage(dataset.path, harm)
@@ -149,6 +149,9 @@ def test_a_dataset_with_other_files_is_not_replaced(dataset: PreparedDataset) ->
     with pytest.raises(InputError, match=r"left alone: notes\.txt is not part of a prepared"):
         prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
     assert PreparedDataset.open(dataset.path).num_users == 4
+    damage(dataset.path, "empty")
+    with pytest.raises(InputError, match="left alone: .* not the manifest"):
+        prepare(LOG, out=dataset.path)
 
 
 def test_an_empty_folder_and_a_link_may_be_used(tmp_path: Path) -> None:
@@ -220,12 +223,12 @@ def damage(folder: Path, harm: str) -> None:  # noqa: C901 - a list
     [
         ("truncate", r"items\.npy: SHA-256 [0-9a-f]{64} is not [0-9a-f]{64} of manifest\.json"),
         ("version", r"format version 0, and this library reads 2; prepare the dataset again"),
-        ("delete", r"cuts\.npy: missing, though manifest\.json lists it"),
+        ("delete", r"cuts\.npy: missing, or no regular file, though manifest\.json lists it"),
         ("manifest", r"manifest\.json: not the manifest of a prepared dataset"),
-        ("empty", r"manifest\.json: not the manifest .*; prepare the dataset again"),
+        ("empty", r"manifest\.json: not the manifest"),
         ("flip", r"manifest\.json: the manifest was changed or is damaged; prepare the dataset"),
-        ("outside", r"manifest\.json: '\.\./\.\./etc/passwd' is not the name of a file in it"),
-        ("link", r"cuts\.npy: not a regular file, as manifest\.json lists it"),
+        ("outside", r"etc/passwd: missing, or no regular file"),
+        ("link", r"cuts\.npy: missing, or no regular file"),
         ("unlisted", r"manifest\.json lists no cuts\.npy"),
         ("other", r"manifest\.json: not the manifest of a prepared dataset"),
         ("none", r"not a prepared dataset: it has no manifest\.json"),
@@ -251,8 +254,8 @@ def forge(folder: Path, name: str, array: np.ndarray[Any, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("items", lambda a: a - 6, r"items\.npy: item tokens must be from 0 to \d, not -\d"),
-        ("items", lambda a: a + 2**20, r"items\.npy: item tokens must be from 0 to \d, not 1048"),
+        ("items", lambda a: a - 6, r"items\.npy: item tokens must be from 0 to 3"),
+        ("items", lambda a: a + 2**20, r"items\.npy: item tokens must be from 0 to 3"),
         ("items", lambda a: a.astype(np.int64), r"items\.npy: must be int32 .*, not int64"),
         ("items", lambda a: a[:, None], r"items\.npy: must be int32 \(10,\), not int32 \(10, 1"),
         ("timestamps", lambda a: a[:-1], r"timestamps\.npy: must be int64 \(10,\), not int64 \(9,"),
@@ -262,7 +265,7 @@ def forge(folder: Path, name: str, array: np.ndarray[Any, Any]) -> None:
         ("offsets", lambda a: a[:-1], r"offsets\.npy: must be int64 \(5,\), not int64 \(4,\)"),
         ("offsets", lambda a: a[[0, 2, 1, 3, 4]], r"offsets\.npy: must ascend from 0 to 10"),
         ("cuts", lambda a: a[:, :2], r"cuts\.npy: must be int32 \(4, 3\), not int32 \(4, 2\)"),
-        ("cuts", lambda a: a * 2**20, r"cuts\.npy: must ascend from 0 to \d, not \[\d+"),
+        ("cuts", lambda a: a * 2**20, r"cuts\.npy: must ascend from 0 to"),
         ("cuts", lambda a: a[:, ::-1], r"cuts\.npy: must ascend from 0 to"),
     ],
 )

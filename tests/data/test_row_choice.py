@@ -126,24 +126,17 @@ def test_the_words_of_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words", "message"),
+    ("words", "message"),
     [
-        (DataConfig(where="n = 1"), {"where": "n = 2"}, "config says where='n = 1'"),
-        (
-            DataConfig(columns=Columns(user_id="customer")),
-            {"user": "sku"},
-            "user='sku': config says user_id='customer'",
-        ),
-        (DataConfig(min_user_interactions=2), {"user_minimum": 3}, "min_user_interactions=2"),
-        (None, {"user_minimum": 0}, "min_user_interactions: input should be greater than"),
-        (None, {"since": "soon"}, "since: a time must be a number or an ISO 8601 date"),
-        (None, {"split": "last"}, "split: the kind must be 'leave_last_out'"),
-        (None, {"customer": "x"}, "customer: no such setting of a log; they are user, item, time"),
+        ({"user_minimum": 0}, "min_user_interactions: input should be greater than"),
+        ({"since": "soon"}, "since: a time must be a number or an ISO 8601 date"),
+        ({"split": "last"}, "split: the kind must be 'leave_last_out'"),
+        ({"customer": "x"}, "customer: no such setting of a log; they are user, item, time"),
     ],
 )
-def test_wrong_words(config: Any, words: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_wrong_words(words: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        prepare(FRAME, config, tmp_path / "out", **words)
+        prepare(FRAME, out=tmp_path / "out", **words)
     assert message in str(caught.value)
     assert not (tmp_path / "out").exists()
 

@@ -458,16 +458,3 @@ def test_dates_mean_the_same_for_epochs_of_finer_units(
     assert len(first.items) > 0
     assert second.items.tolist() == first.items.tolist()
     assert second.offsets.tolist() == first.offsets.tolist()
-
-
-@pytest.mark.parametrize(("units", "warned"), [(1, False), (1000, True)])
-def test_a_pause_of_seconds_beside_milliseconds_is_warned_of(
-    units: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = DataConfig(session_gap=1800)
-    prepare(days(units).vstack(days(units)).vstack(days(units)), config, tmp_path / "data")
-    said = [record.getMessage() for record in caplog.records if "session_gap" in record.msg]
-    expected = (
-        "the frame: data.session_gap is 1800, 1.8 seconds: if it was meant in seconds, give 1800000"
-    )
-    assert said == [expected] * warned

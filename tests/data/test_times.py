@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def timed(rows: Timed, request_times: list[int] | None = None) -> Histories:
     items = np.array([item for item, _ in flat], dtype=np.int32)
     times = np.array([time for _, time in flat], dtype=np.int64)
     requests = None if request_times is None else np.array(request_times)
-    return Histories.from_spans(items, ends - [len(row) for row in rows], ends, times, requests)
+    offsets = np.concatenate([[0], ends])
+    log = Histories(items, offsets, times)
+    return replace(log.spans(offsets[:-1], offsets[1:]), request_times=requests)
 
 
 def as_lists(histories: Histories) -> Timed:

@@ -1,4 +1,4 @@
-"""Columns and files of vectors: what is read, what is refused, and what is stored."""
+"""Columns of vectors: what is read, what is refused, and what is stored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.config import VectorFeature, parse_experiment
 from recsys.data.features.encoders import FeatureEncoder
-from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.prepared import prepare
 from recsys.errors import InputError
 
 TEXT = VectorFeature(kind="vector", column="text")
@@ -122,98 +119,3 @@ def test_vectors_are_of_items_only() -> None:
         tree = {"model": {f"{entity}_features": [{"kind": "vector", "column": "text"}]}}
         with pytest.raises(InputError, match="has no vectors, only an item has"):
             parse_experiment(tree)
-
-
-TABLE = pl.DataFrame({"item_id": ["socks", "hat", "boots"]})
-MATRIX = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
-
-
-def prepared(log: pl.DataFrame, folder: Path, source: Any, **more: Any) -> PreparedDataset:
-    return prepare(
-        log, out=folder / "data", **({"items": TABLE} | more), item_vectors={"v": source}
-    )
-
-
-def test_files_have_a_row_for_each_row_of_the_table(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", MATRIX)
-    tensors = {"v": torch.from_numpy(MATRIX), "other": torch.zeros(1)}
-    save_file(tensors, tmp_path / "named.safetensors")
-    save_file({"embeddings": tensors["v"].bfloat16()}, tmp_path / "one.safetensors")
-    fingerprints = set()
-    for source in (MATRIX, tmp_path / "v.npy", str(tmp_path / "named.safetensors")):
-        found = prepared(tiny_log, tmp_path, source)
-        assert found.item_table["item_id"].to_list() == [
-            "boots",
-            "gloves",
-            "hat",
-            "jacket",
-            "socks",
-        ]
-        assert found.item_table["v"].to_list() == [[5, 6], None, [3, 4], None, [1, 2]]
-        fingerprints.add(found.fingerprint)
-    assert len(fingerprints) == 1
-    found = prepared(tiny_log, tmp_path, tmp_path / "one.safetensors")
-    assert found.item_table["v"].to_list() == [[5, 6], None, [3, 4], None, [1, 2]]
-    fingerprints.add(prepared(tiny_log, tmp_path, MATRIX**2).fingerprint)
-    fingerprints.add(prepared(tiny_log, tmp_path, MATRIX[:, :1]).fingerprint)
-    assert len(fingerprints) == 3
-
-
-def test_a_table_that_can_be_read_once_takes_vectors(
-    tiny_log: pl.DataFrame, tmp_path: Path
-) -> None:
-    stream = TABLE.to_arrow().to_reader()
-    found = prepared(tiny_log, tmp_path, MATRIX, items=stream)
-    assert found.item_table["v"].to_list() == [[5, 6], None, [3, 4], None, [1, 2]]
-
-
-def test_files_that_are_refused(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
-    np.save(tmp_path / "objects.npy", np.array([{}, {}, {}]), allow_pickle=True)
-    np.save(tmp_path / "integers.npy", MATRIX.astype(int))
-    np.save(tmp_path / "flat.npy", MATRIX[:, 0])
-    np.save(tmp_path / "short.npy", MATRIX[:2])
-    np.save(tmp_path / "nan.npy", np.where(MATRIX == 4, np.nan, MATRIX))
-    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
-    (tmp_path / "broken.safetensors").write_bytes(b"{}")
-    (tmp_path / "vectors.txt").write_text("1 2")
-    save_file({"a": torch.zeros(3, 2), "b": torch.zeros(3, 2)}, tmp_path / "two.safetensors")
-    for name, message in {
-        "objects.npy": "cannot be read as an array: Array can't be memory-mapped: Python obj",
-        "integers.npy": "must be floats of the shape [rows, numbers], not (dtype('int64'), (3, 2))",
-        "flat.npy": "must be floats of the shape [rows, numbers], not (dtype('float32'), (3,))",
-        "short.npy": "has 2 rows, but the item table has 3",
-        "nan.npy": "row 1 (item 'hat') has nan, which is not a finite number",
-        "broken.npy": "cannot be read as an array",
-        "broken.safetensors": "cannot be read as safetensors",
-        "vectors.txt": "must be .npy or .safetensors, not '.txt'",
-        "two.safetensors": "must have one tensor, or one named 'v', not a, b",
-        "none.npy": "no such file",
-    }.items():
-        with pytest.raises(InputError) as caught:
-            prepared(tiny_log, tmp_path, tmp_path / name)
-        assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
-        assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="'v': belong to the rows of an item table"):
-        prepared(tiny_log, tmp_path, MATRIX, items=None)
-    with pytest.raises(InputError, match="'v': the item table has this column"):
-        prepared(tiny_log, tmp_path, MATRIX, items=TABLE.with_columns(v=1))
-    assert not (tmp_path / "data").exists()
-
-
-def test_the_command_takes_files(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
-    tiny_log.write_csv(tmp_path / "log.csv")
-    TABLE.write_csv(tmp_path / "items.csv")
-    np.save(tmp_path / "v.npy", MATRIX)
-    words = ["prepare", tmp_path / "log.csv", "--items", tmp_path / "items.csv"]
-    words += ["--out", tmp_path / "data", "--item-vectors"]
-    one = f"v={tmp_path / 'v.npy'}"
-    done = CliRunner().invoke(app, [*map(str, words), one])
-    assert done.exit_code == 0, done.exception
-    assert PreparedDataset.open(tmp_path / "data").item_table["v"][0].to_list() == [5, 6]
-    for wrong, message in (
-        (["v.npy"], "must be COLUMN=FILE, not 'v.npy'"),
-        ([one, "--item-vectors", one], "'v' is given twice"),
-    ):
-        failed = CliRunner().invoke(app, [*map(str, words), *wrong])
-        assert isinstance(failed.exception, InputError)
-        assert message in str(failed.exception)

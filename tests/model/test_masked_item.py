@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from recsys.config import Experiment, MaskedItemConfig, parse_experiment
-from recsys.data.batches import MaskedBatches, TrainingBatches
+from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.evaluation.metrics import metric_values
 from recsys.inference.catalogue import Catalogue
@@ -51,7 +51,8 @@ def test_masked_items_and_the_others_make_up_the_sequences(
 ) -> None:
     histories = Histories.from_lists(lists)
     found = []
-    for batch in MaskedBatches(TrainingBatches(histories, width, 50, seed), probability, seed):
+    batches = TrainingBatches(histories, width, 50, seed, mask_probability=probability)
+    for batch in batches:
         for items, length, targets in zip(batch.items, batch.lengths, batch.targets, strict=True):
             masked = items[:length] == 0
             assert not items[length:].any()
@@ -66,12 +67,10 @@ def test_masked_items_and_the_others_make_up_the_sequences(
 def test_the_configured_share_is_masked_and_other_items_in_every_epoch() -> None:
     histories = Histories.from_lists([[1 + i % ITEMS for i in range(50)]] * 100)
 
-    def masked(batches: MaskedBatches) -> torch.Tensor:
+    def masked(batches: TrainingBatches) -> torch.Tensor:
         return torch.cat([batch.items[:, :50] == 0 for batch in batches])
 
-    one, two = (
-        MaskedBatches(TrainingBatches(histories, 50, 10_000, 3), 0.3, seed) for seed in (3, 3)
-    )
+    one, two = (TrainingBatches(histories, 50, 10_000, 3, mask_probability=0.3) for _ in range(2))
     first = masked(one)
     assert first.double().mean() == pytest.approx(0.3, abs=0.02)
     assert torch.equal(first, masked(two))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from recsys.config import (
     CategoriesFeature,
     CategoryFeature,
-    Feature,
     NumberFeature,
     Section,
     TextFeature,
@@ -46,17 +45,67 @@ _WRITTEN_NUMBERS = BOOLEANS | dict.fromkeys(MISSING_WORDS)
 _BLOCK = 1 << 22
 """Numbers of vectors that are scaled at a time."""
 
-F = TypeVar("F", bound=Feature)
 
-
-class ColumnName(NamedTuple):
-    """The name of a feature in messages."""
+class FeatureCells(NamedTuple):
+    """The cells of a feature in the table of an entity [R rows]."""
 
     entity: Entity
-    feature: Feature
+    feature: Any
+    """Its section in the config."""
+    table: pl.DataFrame
 
-    def __str__(self) -> str:
+    @property
+    def name(self) -> str:
+        """The name of the feature in messages."""
         return f"model.{self.entity}_features: {self.feature.kind} {self.feature.column!r}"
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the column.
+
+        Raises:
+            InputError: the table has no such column.
+        """
+        columns = [name for name in self.table.columns if name not in KEYS[self.entity]]
+        if self.feature.column in columns:
+            return self.table.schema[self.feature.column]
+        place = f"among {', '.join(columns)}" if columns else _NO_COLUMNS[self.entity]
+        hint = did_you_mean(self.feature.column, columns)
+        if self.entity == "interaction" and not hint:
+            hint = "; prepare the dataset with this column in data.keep"
+        raise self.error(f"no such column {place}{hint}")
+
+    def single_values(self) -> pl.Expr:
+        """Return the column, whose cells are neither lists nor structs.
+
+        Raises:
+            InputError: they are, or the table has no such column.
+        """
+        if self.dtype.is_nested():
+            raise self.error(f"must be a column of single values, not of {self.dtype}")
+        return pl.col(self.feature.column)
+
+    def row(self, index: int) -> str:
+        """Name a row in a message."""
+        keys = KEYS[self.entity]
+        return ", ".join(f"{key.removesuffix('_id')} {self.table[key][index]!r}" for key in keys)
+
+    def error(self, rule: str) -> InputError:
+        """Return an error that names the feature."""
+        return InputError(f"{self.name}: {rule}")
+
+    def check_varied(self, values: pl.Series) -> None:
+        """Check that all values, each once per row, tell the rows of the table apart.
+
+        Raises:
+            InputError: there are no values, or every row has the same ones.
+        """
+        counts = values.drop_nulls().value_counts()["count"]
+        if counts.is_empty():
+            raise self.error(f"no {self.entity} has a value")
+        if counts.min() == len(self.table):
+            value = self.table[self.feature.column][0]
+            raise self.error(f"all {self.entity}s have the same value, {value!r}")
 
 
 class EncodedCells(NamedTuple):
@@ -71,30 +120,8 @@ class EncodedCells(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureColumn(ABC, Generic[F]):
+class FeatureColumn(ABC):
     """One column of features; its fields, arrays and what JSON can hold, are learned by `fit`."""
-
-    @classmethod
-    @abstractmethod
-    def fit(cls, feature: F, entity: Entity, table: pl.DataFrame) -> Self:
-        """Learn the column's values from a table [R rows].
-
-        Raises:
-            InputError: as `read`, or the column has no value, or only one.
-        """
-
-    @staticmethod
-    @abstractmethod
-    def read(feature: F, entity: Entity, table: pl.DataFrame) -> pl.Series:
-        """Return the column's cells in the type of this kind [R]; null if missing.
-
-        Raises:
-            InputError: the table has no such column, or a value is not of this kind.
-        """
-
-    @abstractmethod
-    def encode(self, cells: pl.Series) -> EncodedCells:
-        """Encode cells from `read` [R]. Values that `fit` did not see count as missing."""
 
     @property
     def num_categories(self) -> int:
@@ -106,53 +133,68 @@ class FeatureColumn(ABC, Generic[F]):
         """Numbers per row."""
         return 0
 
+    @classmethod
+    @abstractmethod
+    def fit(cls, cells: FeatureCells) -> Self:
+        """Learn the column's values.
+
+        Raises:
+            InputError: as `read`, or the column has no value, or only one.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def read(cells: FeatureCells) -> pl.Series:
+        """Return the cells in the type of this kind [R]; null if missing.
+
+        Raises:
+            InputError: the table has no such column, or a value is not of this kind.
+        """
+
+    @abstractmethod
+    def encode(self, values: pl.Series) -> EncodedCells:
+        """Encode what `read` returned [R]. Values that `fit` did not see count as missing."""
+
 
 @dataclass(frozen=True, eq=False)
-class CategoryColumn(FeatureColumn[CategoryFeature | CategoriesFeature]):
-    """One value per row, or several."""
+class CategoryColumn(FeatureColumn):
+    """One value per row, or several: lists, or text with a separator."""
 
     values: list[str]
     """The V values, in ascending order."""
 
     @staticmethod
-    def read(
-        feature: CategoryFeature | CategoriesFeature, entity: Entity, table: pl.DataFrame
-    ) -> pl.Series:
-        """Return lists of different values [R]; null instead of an empty one.
-
-        The cells of several values are lists, or text with a separator.
-        """
-        inner: Any = _column_type(feature, entity, table)
+    def read(cells: FeatureCells) -> pl.Series:
+        """Return lists of different values [R]; null instead of an empty one."""
+        inner, feature = cells.dtype, cells.feature
         if isinstance(feature, CategoryFeature):
-            lists = pl.concat_list(_single_values(feature, entity, table))
+            lists = pl.concat_list(cells.single_values())
         elif isinstance(inner, pl.List):
             lists, inner = pl.col(feature.column), inner.inner
         else:
-            text = _single_values(feature, entity, table).cast(pl.String)
+            text = cells.single_values().cast(pl.String)
             lists, inner = text.str.split(feature.separator), pl.String()
         texts, element = lists.list.eval(plain_text(pl.element(), inner)), pl.element()
         values = texts.list.eval(element.filter(element != "").unique(maintain_order=True))
-        return table.select(pl.when(values.list.len() > 0).then(values)).to_series()
+        return cells.table.select(pl.when(values.list.len() > 0).then(values)).to_series()
 
     @classmethod
-    def fit(
-        cls, feature: CategoryFeature | CategoriesFeature, entity: Entity, table: pl.DataFrame
-    ) -> Self:
+    def fit(cls, cells: FeatureCells) -> Self:
         """See `FeatureColumn.fit`; two rows must share a value."""
-        values = cls.read(feature, entity, table).explode().drop_nulls()
-        _check_varied(feature, entity, table, values)
+        values = cls.read(cells).explode().drop_nulls()
+        cells.check_varied(values)
         if values.is_unique().all():
-            raise InputError(f"{ColumnName(entity, feature)}: no two {entity}s share a value")
+            raise cells.error(f"no two {cells.entity}s share a value")
         return cls(values.unique().sort().to_list())
 
-    def encode(self, cells: pl.Series) -> EncodedCells:
+    def encode(self, values: pl.Series) -> EncodedCells:
         """See `FeatureColumn.encode`."""
-        table = pl.DataFrame({"row": np.arange(len(cells)), "value": cells}).explode("value")
+        table = pl.DataFrame({"row": np.arange(len(values)), "value": values}).explode("value")
         known = pl.DataFrame({"value": self.values, "category": np.arange(len(self.values))})
         present = table.unique(maintain_order=True).join(
             known, on="value", how="inner", maintain_order="left"
         )
-        numbers = np.zeros((len(cells), 0), dtype=np.float32)
+        numbers = np.zeros((len(values), 0), dtype=np.float32)
         return EncodedCells(numbers, present["row"].to_numpy(), present["category"].to_numpy())
 
     @property
@@ -162,49 +204,46 @@ class CategoryColumn(FeatureColumn[CategoryFeature | CategoriesFeature]):
 
 
 @dataclass(frozen=True, eq=False)
-class NumberColumn(FeatureColumn[NumberFeature]):
-    """The mean and spread of a quantity."""
+class NumberColumn(FeatureColumn):
+    """The mean and spread of a quantity, which becomes a number and whether it is missing."""
 
     mean: float
     spread: float
-
-    @staticmethod
-    def read(feature: NumberFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
-        """Return float64; a cell that is neither a number nor missing is refused."""
-        cells = table.select(_single_values(feature, entity, table)).to_series()
-        written = cells.cast(pl.String).str.strip_chars().replace(_WRITTEN_NUMBERS)
-        numbers = written.cast(pl.Float64, strict=False)
-        wrong = written.is_not_null() & ~numbers.is_finite().fill_null(value=False)
-        if wrong.any():
-            row = int(wrong.arg_max() or 0)
-            raise InputError(
-                f"{ColumnName(entity, feature)}: {_row_in_words(table, entity, row)} has "
-                f"{cells[row]!r}, which is not a number"
-            )
-        return numbers
-
-    @classmethod
-    def fit(cls, feature: NumberFeature, entity: Entity, table: pl.DataFrame) -> Self:
-        """See `FeatureColumn.fit`."""
-        cells = cls.read(feature, entity, table)
-        _check_varied(feature, entity, table, cells)
-        values = cells.drop_nulls().to_numpy()
-        return cls(float(values.mean()), float(values.std()) or 1.0)
-
-    def encode(self, cells: pl.Series) -> EncodedCells:
-        """See `FeatureColumn.encode`: the standardised number, and 1 if it is missing, else 0."""
-        missing = cells.is_null().to_numpy()
-        values = (cells.fill_null(self.mean).to_numpy() - self.mean) / self.spread
-        return EncodedCells(np.stack([values, missing], axis=1).astype(np.float32))
 
     @property
     def num_numbers(self) -> int:
         """The number, and whether it is missing."""
         return 2
 
+    @staticmethod
+    def read(cells: FeatureCells) -> pl.Series:
+        """Return float64; a cell that is neither a number nor missing is refused."""
+        given = cells.table.select(cells.single_values()).to_series()
+        written = given.cast(pl.String).str.strip_chars().replace(_WRITTEN_NUMBERS)
+        numbers = written.cast(pl.Float64, strict=False)
+        wrong = written.is_not_null() & ~numbers.is_finite().fill_null(value=False)
+        if wrong.any():
+            row = int(wrong.arg_max() or 0)
+            raise cells.error(f"{cells.row(row)} has {given[row]!r}, which is not a number")
+        return numbers
+
+    @classmethod
+    def fit(cls, cells: FeatureCells) -> Self:
+        """See `FeatureColumn.fit`."""
+        numbers = cls.read(cells)
+        cells.check_varied(numbers)
+        known = numbers.drop_nulls().to_numpy()
+        return cls(float(known.mean()), float(known.std()) or 1.0)
+
+    def encode(self, values: pl.Series) -> EncodedCells:
+        """See `FeatureColumn.encode`: the standardised number, and 1 if it is missing, else 0."""
+        missing = values.is_null().to_numpy()
+        numbers = (values.fill_null(self.mean).to_numpy() - self.mean) / self.spread
+        return EncodedCells(np.stack([numbers, missing], axis=1).astype(np.float32))
+
 
 @dataclass(frozen=True, eq=False)
-class TextColumn(FeatureColumn[TextFeature]):
+class TextColumn(FeatureColumn):
     """The words of a column and the main directions of their TF-IDF vectors."""
 
     words: list[str]
@@ -214,36 +253,36 @@ class TextColumn(FeatureColumn[TextFeature]):
     """Shape [dims, words]."""
 
     @staticmethod
-    def read(feature: TextFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
+    def read(cells: FeatureCells) -> pl.Series:
         """Return text."""
-        text = _single_values(feature, entity, table).cast(pl.String).str.strip_chars()
-        return table.select(pl.when(text != "").then(text)).to_series()
+        text = cells.single_values().cast(pl.String).str.strip_chars()
+        return cells.table.select(pl.when(text != "").then(text)).to_series()
 
     @classmethod
-    def fit(cls, feature: TextFeature, entity: Entity, table: pl.DataFrame) -> Self:
+    def fit(cls, cells: FeatureCells) -> Self:
         """See `FeatureColumn.fit`; two rows must share a word."""
         from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
         from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
-        cells, name = cls.read(feature, entity, table), ColumnName(entity, feature)
-        _check_varied(feature, entity, table, cells)
+        texts, dims = cls.read(cells), cells.feature.dims
+        cells.check_varied(texts)
         try:
-            vectorizer = TfidfVectorizer(min_df=2).fit(cells.drop_nulls())
+            vectorizer = TfidfVectorizer(min_df=2).fit(texts.drop_nulls())
         except ValueError:
-            raise InputError(f"{name}: no two {entity}s share a word") from None
+            raise cells.error(f"no two {cells.entity}s share a word") from None
         words = vectorizer.get_feature_names_out().tolist()
-        if feature.dims >= len(words):
-            raise InputError(
-                f"{name}: dims must be below {len(words)}, the words that two {entity}s share, "
-                f"not {feature.dims}"
+        if dims >= len(words):
+            raise cells.error(
+                f"dims must be below {len(words)}, the words that two {cells.entity}s share, not "
+                f"{dims}"
             )
-        vectors = vectorizer.transform(cells.fill_null(""))
+        vectors = vectorizer.transform(texts.fill_null(""))
         # scikit-learn divides by the variance: 0 where all texts have the same words.
         with np.errstate(divide="ignore", invalid="ignore"):
-            decomposition = TruncatedSVD(feature.dims, random_state=0).fit(vectors)
+            decomposition = TruncatedSVD(dims, random_state=0).fit(vectors)
         return cls(words, vectorizer.idf_, decomposition.components_)
 
-    def encode(self, cells: pl.Series) -> EncodedCells:
+    def encode(self, values: pl.Series) -> EncodedCells:
         """See `FeatureColumn.encode`: vectors of length 1, or 0 if no word is known."""
         # Loaded on use: scoring needs scikit-learn only for models that read text.
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -251,7 +290,7 @@ class TextColumn(FeatureColumn[TextFeature]):
 
         vectorizer = TfidfVectorizer(vocabulary=self.words)
         vectorizer.idf_ = self.rarity
-        vectors = vectorizer.transform(cells.fill_null("")) @ self.directions.T
+        vectors = vectorizer.transform(values.fill_null("")) @ self.directions.T
         return EncodedCells(normalize(vectors).astype(np.float32))
 
     @property
@@ -261,84 +300,78 @@ class TextColumn(FeatureColumn[TextFeature]):
 
 
 @dataclass(frozen=True, eq=False)
-class VectorColumn(FeatureColumn[VectorFeature]):
+class VectorColumn(FeatureColumn):
     """Vectors from elsewhere, such as embeddings of texts: of length 1, in half precision."""
 
     dim: int
     """The length of each vector, K."""
 
     @staticmethod
-    def read(feature: VectorFeature, entity: Entity, table: pl.DataFrame) -> pl.Series:
+    def read(cells: FeatureCells) -> pl.Series:
         """Return lists of finite numbers, all of one length."""
-        dtype, name = _column_type(feature, entity, table), ColumnName(entity, feature)
-        if dtype == pl.Null:
-            return table[feature.column].cast(pl.List(pl.Float32))
-        if not is_vectors(dtype):
-            raise InputError(f"{name}: must be a column of lists of floats, not of {dtype}")
-        cells = as_lists(table[feature.column])
-        lengths = cells.list.len()
-        first = lengths.is_not_null().arg_max()
-        if first is None or lengths[first] is None:
-            return cells
-        wrong = ((lengths != lengths[first]) | (lengths == 0)).fill_null(value=False)
+        column: str = cells.feature.column
+        if cells.dtype == pl.Null:
+            return cells.table[column].cast(pl.List(pl.Float32))
+        if not is_vectors(cells.dtype):
+            raise cells.error(f"must be a column of lists of floats, not of {cells.dtype}")
+        vectors = as_lists(cells.table[column])
+        known = np.flatnonzero(vectors.is_not_null().to_numpy())
+        if not len(known):
+            return vectors
+        first, lengths = int(known[0]), vectors.list.len().fill_null(0).to_numpy()
+        other = known[(lengths[known] == 0) | (lengths[known] != lengths[first])]
+        if len(other):
+            row = int(other[0])
+            rule = f", not {lengths[first]} like {cells.row(first)}" if row else ""
+            raise cells.error(f"{cells.row(row)} has {lengths[row]} numbers{rule}")
+        wrong = ~vectors.drop_nulls().explode().is_finite().fill_null(value=False)
         if wrong.any():
-            row = int(wrong.arg_max() or 0)
-            rule = f", not {lengths[first]} like {_row_in_words(table, entity, first)}"
-            raise InputError(
-                f"{name}: {_row_in_words(table, entity, row)} has {lengths[row]} numbers"
-                f"{rule if row else ''}"
+            vector, place = divmod(int(wrong.arg_max() or 0), int(lengths[first]))
+            row = int(known[vector])
+            raise cells.error(
+                f"{cells.row(row)} has {vectors[row][place]} at place {place}, which is not a "
+                "finite number"
             )
-        values = cells.drop_nulls().explode()
-        wrong = ~values.is_finite().fill_null(value=False)
-        if wrong.any():
-            at = int(wrong.arg_max() or 0)
-            row = int(np.flatnonzero(cells.is_not_null().to_numpy())[at // lengths[first]])
-            raise InputError(
-                f"{name}: {_row_in_words(table, entity, row)} has {values[at]} at place "
-                f"{at % lengths[first]}, which is not a finite number"
-            )
-        return cells
+        return vectors
 
     @classmethod
-    def fit(cls, feature: VectorFeature, entity: Entity, table: pl.DataFrame) -> Self:
+    def fit(cls, cells: FeatureCells) -> Self:
         """See `FeatureColumn.fit`: learns nothing but the length of the vectors."""
-        cells, name = cls.read(feature, entity, table), ColumnName(entity, feature)
-        known = cells.drop_nulls()
+        vectors = cls.read(cells)
+        known = vectors.drop_nulls()
         if known.is_empty():
-            raise InputError(f"{name}: no {entity} has a vector")
+            raise cells.error(f"no {cells.entity} has a vector")
         column = cls(len(known[0]))
-        directions = column.encode(cells).numbers
+        directions = column.encode(vectors).numbers
         if (directions == directions[0]).all():
-            raise InputError(f"{name}: all {entity}s have the same vector")
+            raise cells.error(f"all {cells.entity}s have the same vector")
         return column
 
-    def encode(self, cells: pl.Series) -> EncodedCells:
+    def encode(self, values: pl.Series) -> EncodedCells:
         """See `FeatureColumn.encode`: vectors of length 1, float16; 0 if missing or all 0."""
-        directions = np.zeros((len(cells), self.dim), dtype=np.float16)
-        known = cells.drop_nulls().explode().to_numpy().reshape(-1, self.dim)
-        directions[cells.is_not_null().to_numpy()] = _of_length_one(known)
+        directions = np.zeros((len(values), self.dim), dtype=np.float16)
+        known = values.drop_nulls().explode().to_numpy().reshape(-1, self.dim)
+        directions[values.is_not_null().to_numpy()] = _of_length_one(known)
         return EncodedCells(directions)
 
-    def read_fitting(
-        self, feature: VectorFeature, entity: Entity, table: pl.DataFrame
-    ) -> NDArray[np.float16]:
+    def read_fitting(self, cells: FeatureCells) -> NDArray[np.float16]:
         """Return the encoded vectors of a table [R, K].
 
         Raises:
             InputError: as `read`, or the vectors are shorter or longer than the fitted ones.
         """
-        cells = self.read(feature, entity, table)
-        known = cells.drop_nulls()
+        vectors = self.read(cells)
+        known = vectors.drop_nulls()
         if len(known) and len(known[0]) != self.dim:
-            row = _row_in_words(table, entity, int(cells.is_not_null().arg_max() or 0))
-            raise InputError(
-                f"{ColumnName(entity, feature)}: {row} has {len(known[0])} numbers, not "
-                f"{self.dim} like the {entity}s of the model"
+            row = cells.row(int(vectors.is_not_null().arg_max() or 0))
+            raise cells.error(
+                f"{row} has {len(known[0])} numbers, not {self.dim} like the {cells.entity}s of "
+                "the model"
             )
-        return self.encode(cells).numbers.astype(np.float16, copy=False)
+        return self.encode(vectors).numbers.astype(np.float16, copy=False)
 
 
-COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn[Any]]] = {
+COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn]] = {
     CategoryFeature: CategoryColumn,
     CategoriesFeature: CategoryColumn,
     NumberFeature: NumberColumn,
@@ -367,51 +400,3 @@ def _of_length_one(rows: NDArray[Any]) -> NDArray[np.float16]:
             block = block / np.where(sizes > 0, sizes, 1)
         scaled[span] = block
     return scaled
-
-
-def _column_type(feature: Feature, entity: Entity, table: pl.DataFrame) -> pl.DataType:
-    """Return the type of a feature's column in a table.
-
-    Raises:
-        InputError: the table has no such column.
-    """
-    columns = [name for name in table.columns if name not in KEYS[entity]]
-    if feature.column in columns:
-        return table.schema[feature.column]
-    place = f"among {', '.join(columns)}" if columns else _NO_COLUMNS[entity]
-    hint = did_you_mean(feature.column, columns)
-    if entity == "interaction" and not hint:
-        hint = "; prepare the dataset with this column in data.keep"
-    raise InputError(f"{ColumnName(entity, feature)}: no such column {place}{hint}")
-
-
-def _single_values(feature: Feature, entity: Entity, table: pl.DataFrame) -> pl.Expr:
-    """Return a column of single values.
-
-    Raises:
-        InputError: the table has no such column, or its cells are lists or structs.
-    """
-    dtype = _column_type(feature, entity, table)
-    if dtype.is_nested():
-        raise InputError(
-            f"{ColumnName(entity, feature)}: must be a column of single values, not of {dtype}"
-        )
-    return pl.col(feature.column)
-
-
-def _check_varied(feature: Feature, entity: Entity, table: pl.DataFrame, values: pl.Series) -> None:
-    """Check that all values of a column, each once per row, tell the rows of its table apart.
-
-    Raises:
-        InputError: there are no values, or every row has the same ones.
-    """
-    name, counts = ColumnName(entity, feature), values.drop_nulls().value_counts()["count"]
-    if counts.is_empty():
-        raise InputError(f"{name}: no {entity} has a value")
-    if counts.min() == len(table):
-        value = table[feature.column][0]
-        raise InputError(f"{name}: all {entity}s have the same value, {value!r}")
-
-
-def _row_in_words(table: pl.DataFrame, entity: Entity, row: int) -> str:
-    return ", ".join(f"{key.removesuffix('_id')} {table[key][row]!r}" for key in KEYS[entity])

@@ -1,8 +1,7 @@
 """Feature encoders: tables of items, interactions and users as numbers.
 
-An encoder learns categories, means and words once, from the rows of a dataset, and saves them, so
-that later rows are encoded in the same way. A model has one for each entity whose features it
-reads.
+An encoder learns categories, means and words once, from the rows of a dataset, and is saved with
+the model, which has one for each entity whose features it reads.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ from recsys.config import Feature, FeatureReaderConfig, ModelConfig, VectorFeatu
 from recsys.data.features.columns import (
     COLUMN_CLASSES,
     KEYS,
-    ColumnName,
-    EncodedCells,
     Entity,
+    FeatureCells,
     FeatureColumn,
     VectorColumn,
     blocks_of,
@@ -62,25 +60,23 @@ class FeatureEncoder:
     entity: Entity
     """The entity of the tables' rows."""
     features: tuple[Feature, ...]
-    fitted: tuple[FeatureColumn[Any], ...]
+    fitted: tuple[FeatureColumn, ...]
     """The fitted column of each feature."""
 
     @classmethod
     def fit(
         cls, entity: Entity, features: Sequence[Feature], table: pl.DataFrame
     ) -> FeatureEncoder:
-        """Learn categories, means and words.
-
-        Args:
-            entity: the entity of the table's rows.
-            features: at least one.
-            table: [R rows]; identified by item_id, user_id or both.
+        """Learn categories, means and words from a table [R rows] with item_id, user_id or both.
 
         Raises:
             InputError: a column is missing, has no value, the same value in all rows, or values
                 that are not of its kind.
         """
-        fitted = (COLUMN_CLASSES[type(feature)].fit(feature, entity, table) for feature in features)
+        fitted = (
+            COLUMN_CLASSES[type(feature)].fit(FeatureCells(entity, feature, table))
+            for feature in features
+        )
         return cls(entity, tuple(features), tuple(fitted))
 
     @property
@@ -117,22 +113,18 @@ class FeatureEncoder:
         Raises:
             InputError: a column is missing, or has other vectors than the fitted ones.
         """
-        found = {
-            name: column.read_fitting(feature, self.entity, table)
+        vectors = {
+            name: column.read_fitting(FeatureCells(self.entity, feature, table))
             for name, (feature, column) in self._vectors.items()
         }
         return {
-            name: torch.from_numpy(np.pad(rows, [(1, 0), (0, 0)])) for name, rows in found.items()
+            name: torch.from_numpy(np.pad(rows, [(1, 0), (0, 0)])) for name, rows in vectors.items()
         }
 
     def encode(self, table: pl.DataFrame, first: int = 1) -> FeatureTable:
-        """Encode the rows of a table [R rows]; values that `fit` did not see count as missing.
+        """Encode the rows of a table [R rows], without their vectors.
 
-        Vectors are left out: see `vectors`.
-
-        Args:
-            table: as in `fit`.
-            first: the number of the first category.
+        Values that `fit` did not see count as missing. Categories are numbered from ``first``.
 
         Raises:
             InputError: a column is missing, or has values that are not of its kind.
@@ -142,13 +134,14 @@ class FeatureEncoder:
         for feature, column in zip(self.features, self.fitted, strict=True):
             if isinstance(feature, VectorFeature):
                 continue
-            cells = column.read(feature, self.entity, table)
-            found = column.encode(cells)
+            cells = FeatureCells(self.entity, feature, table)
+            values = column.read(cells)
+            encoded = column.encode(values)
             if column.num_categories:
-                self._warn_of_unknown(feature, cells, found)
-            shares = (1 / np.bincount(found.rows)[found.rows]).astype(np.float32)
-            bags.append((found.rows + 1, first + found.categories, shares))
-            numbers.append(found.numbers.astype(np.float32, copy=False))
+                _warn_of_unknown(cells, values, encoded.rows)
+            shares = (1 / np.bincount(encoded.rows)[encoded.rows]).astype(np.float32)
+            bags.append((encoded.rows + 1, first + encoded.categories, shares))
+            numbers.append(encoded.numbers.astype(np.float32, copy=False))
             first += column.num_categories
         rows, categories, shares = map(np.concatenate, zip(*bags, strict=True))
         order = np.argsort(rows, kind="stable")
@@ -158,24 +151,8 @@ class FeatureEncoder:
         padded[0][present], padded[1][present] = categories[order], shares[order]
         return FeatureTable(*padded, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
 
-    def _warn_of_unknown(self, feature: Feature, cells: pl.Series, found: EncodedCells) -> None:
-        """Warn if most cells of a column of categories have no value that `fit` saw."""
-        unknown = cells.is_not_null().to_numpy().copy()
-        present = unknown.sum()
-        unknown[found.rows] = False
-        if 2 * unknown.sum() > present:
-            logger.warning(
-                "%s: %d of %d values were never seen in training and count as missing, such as %s",
-                *(ColumnName(self.entity, feature), unknown.sum(), present),
-                ", ".join(map(repr, cells[int(unknown.argmax())])),
-            )
-
     def read(self, table: pl.DataFrame, first: int = 1) -> Features:
-        """Encode the rows of a table [N rows], equal rows once; for arguments see `encode`.
-
-        Raises:
-            InputError: as `encode`.
-        """
+        """Encode the rows of a table [N rows], equal rows once; see `encode`."""
         if not set(self.columns) <= set(table.columns):
             self.encode(table)  # raises an error that names the missing column
         equal = table.with_row_index("__row").group_by(self.columns, maintain_order=True)
@@ -221,6 +198,19 @@ class FeatureEncoder:
             raise InputError(f"{path}: cannot be read as {entity} features: {error}") from error
 
 
+def _warn_of_unknown(cells: FeatureCells, values: pl.Series, known: NDArray[np.int64]) -> None:
+    """Warn if most cells of a column of categories have no value that `fit` saw."""
+    unknown = values.is_not_null().to_numpy().copy()
+    present = unknown.sum()
+    unknown[known] = False
+    if 2 * unknown.sum() > present:
+        logger.warning(
+            "%s: %d of %d values were never seen in training and count as missing, such as %s",
+            *(cells.name, unknown.sum(), present),
+            ", ".join(map(repr, values[int(unknown.argmax())])),
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoders:
     """The feature encoders of a model; None for an entity without features."""
@@ -231,13 +221,10 @@ class Encoders:
 
     @classmethod
     def fit(cls, config: ModelConfig, dataset: PreparedDataset) -> Encoders:
-        """Learn categories, means and words.
+        """Learn categories, means and words; see `FeatureEncoder.fit`.
 
         Item encoders learn from the full catalogue, which is known before any purchase; encoders of
         interactions and users learn only from the training part.
-
-        Raises:
-            InputError: a feature of the config cannot be encoded: see `FeatureEncoder.fit`.
         """
 
         def fit(entity: Entity, table: Callable[[], pl.DataFrame]) -> FeatureEncoder | None:
@@ -276,28 +263,16 @@ class Encoders:
         return list(dict.fromkeys(names))
 
     def read_interactions(self, table: pl.DataFrame) -> Features | None:
-        """Encode interactions: user_id, item_id and their columns [N rows].
-
-        Raises:
-            InputError: a column is missing, or has values that are not of its kind.
-        """
+        """Encode interactions: user_id, item_id and their columns [N rows]."""
         return None if self.interactions is None else self.interactions.read(table)
 
     def read_users(self, table: pl.DataFrame) -> Features | None:
-        """Encode users: user_id and their columns [N rows].
-
-        Raises:
-            InputError: as `read_interactions`.
-        """
+        """Encode users: user_id and their columns [N rows]."""
         first = 1 if self.interactions is None else 1 + self.interactions.num_categories
         return None if self.users is None else self.users.read(table, first)
 
     def read(self, dataset: PreparedDataset) -> PreparedDataset:
-        """Return the dataset with the features that the model reads in its histories.
-
-        Raises:
-            InputError: as `read_interactions`.
-        """
+        """Return the dataset with the features that the model reads in its histories."""
         if not self.reads_inputs:
             return dataset
         return replace(
@@ -307,22 +282,14 @@ class Encoders:
         )
 
     def save_vectors(self, folder: Path, items: pl.DataFrame) -> pl.DataFrame:
-        """Write the vectors that the model reads, if it reads any; return the other columns.
-
-        Raises:
-            InputError: the item table does not have them.
-        """
+        """Write the vectors that the model reads, if it reads any; return the other columns."""
         vectors = {} if self.items is None else self.items.vectors(items)
         if vectors:
             save_vectors(vectors, folder / VECTORS)
         return items.drop(*vectors)
 
     def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
-        """Map the vectors that `save_vectors` wrote of so many items.
-
-        Raises:
-            InputError: the file cannot be read, or does not fit.
-        """
+        """Map the vectors that `save_vectors` wrote of so many items; see `open_vectors`."""
         dims = {} if self.items is None else self.items.vector_dims
         return open_vectors(folder / VECTORS, dims, num_items) if dims else {}
 
@@ -334,11 +301,7 @@ class Encoders:
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig) -> Encoders:
-        """Read the files that `save` wrote for a model of the same config.
-
-        Raises:
-            InputError: a file cannot be read, or belongs to other features.
-        """
+        """Read the files that `save` wrote for a model of the same config."""
         return cls(
             *(
                 FeatureEncoder.load(folder / file, entity, features)
@@ -372,24 +335,21 @@ def save_vectors(vectors: ItemVectors, path: Path) -> None:
 def open_vectors(path: Path, dims: Mapping[str, int], num_items: int) -> ItemVectors:
     """Map the vectors of a file that `save_vectors` wrote; pages are read when they are used.
 
-    Args:
-        path: the file.
-        dims: the length of the vectors, K, by column.
-        num_items: R.
-
     Raises:
-        InputError: the file cannot be read, or does not have these vectors.
+        InputError: the file cannot be read, or does not have vectors of these lengths, by column,
+            for so many items.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
-    for name in sorted(found.keys() | dims.keys()):
+    for name in sorted(vectors.keys() | dims.keys()):
         expected = f"torch.float16 {(num_items + 1, dims[name])}" if name in dims else "unknown"
-        actual = f"{found[name].dtype} {tuple(found[name].shape)}" if name in found else "missing"
-        if actual != expected:
+        tensor = vectors.get(name)
+        actual = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+        if tensor is None or actual != expected:
             raise InputError(f"{path}: the vectors {name!r} are {actual}, not {expected}")
-        if not all(found[name][span].isfinite().all() for span in blocks_of(found[name].shape)):
+        if not all(tensor[span].isfinite().all() for span in blocks_of(tensor.shape)):
             raise InputError(f"{path}: the vectors {name!r} are not finite")
-    return found
+    return vectors
