@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import recsys
 from recsys.cli import app
-from recsys.config import Columns, DataConfig, GlobalTime, LeaveLastOut
+from recsys.config import Columns, DataConfig, LeaveLastOut
 from recsys.data.appending import append, known_first
 from recsys.data.histories import PAD
 from recsys.data.manifest import write_contents
@@ -42,51 +38,25 @@ SPLITS: list[Any] = [
 ]
 RETURNS = {"returns": "price >= 1", "other events": "event = 'buy'"}
 FORM = "%d.%m.%Y %H:%M:%S"
-DRAWN: dict[str, st.SearchStrategy[Any]] = {
-    "columns": st.sampled_from([None, Columns(user_id="who", item_id="what", timestamp="at")]),
-    "where": st.sampled_from([None, "event = 'buy'", RETURNS]),
-    "time_format": st.sampled_from([None, FORM]),
-    "since": st.none() | st.integers(0, 12),
-    "keep": st.sampled_from([(), ("price", "event")]),
-    "session_gap": st.none() | st.integers(1, 8),
-    "duplicates": st.sampled_from(["keep", "drop_exact", "first", "last"]),
-    "min_user_interactions": st.integers(1, 2),
-    "min_item_interactions": st.integers(1, 2),
-    "k_core": st.booleans(),
-    "split": st.sampled_from(SPLITS),
-}
 
 
-def rows() -> st.SearchStrategy[list[tuple[Any, ...]]]:
-    row = st.tuples(
-        st.integers(1, 11),  # users; as text, "u10" comes before "u2"
-        st.sampled_from("abcdef"),
-        st.integers(0, 30),
-        st.sampled_from(["buy", "buy", "view", None]),
-        st.integers(0, 3),
-        st.integers(0, 2),
-    )
-    return st.lists(row, min_size=20, max_size=60)
-
-
-def written(day: pl.DataFrame, form: str | None) -> pl.DataFrame:
-    """A day with its times as text of a form; as numbers without one."""
-    if form is None:
-        return day
-    return day.with_columns(pl.from_epoch("timestamp").dt.strftime(form).alias("timestamp"))
-
-
-def days_of(drawn: list[tuple[Any, ...]], ids: str, late: bool) -> list[pl.DataFrame]:
-    """The log in three days, by time, or else at random: then rows come late."""
-    schema = ["user_id", "item_id", "timestamp", "event", "price", "day"]
-    log = pl.DataFrame(drawn, schema=schema, orient="row", infer_schema_length=None)
+def days_of(config: DataConfig, late: bool) -> list[pl.DataFrame]:
+    """A log in three days, by time, or else at random: then rows come late."""
+    rng = np.random.default_rng(2)
+    columns = {"user_id": 12, "item_id": 6, "timestamp": 31, "event": 4, "price": 4, "day": 3}
+    log = pl.DataFrame({name: rng.integers(high, size=120) for name, high in columns.items()})
+    events = pl.Series(["buy", "buy", "view", None])
     log = log.with_columns(
-        pl.col("event").cast(pl.String),
-        pl.col("user_id") if ids == "integers" else pl.format("u{}", "user_id"),
+        pl.format("u{}", "user_id"),  # as text, "u10" comes before "u2"
+        pl.format("i{}", "item_id"),
+        events.gather(log["event"]).alias("event"),
         pl.col("day") if late else (pl.col("timestamp") * 3 // 31).alias("day"),
     )
-    parts = [log.filter(day=day).drop("day") for day in range(3)]
-    return [part for part in parts if len(part)]
+    if config.time_format is not None:
+        dates = pl.from_epoch("timestamp").dt.strftime(config.time_format)
+        log = log.with_columns(dates.alias("timestamp"))
+    named = {} if config.columns is None else config.columns.model_dump(exclude_none=True)
+    return [log.filter(day=day).drop("day").rename(named) for day in range(3)]
 
 
 def read_anew(
@@ -101,16 +71,6 @@ def read_anew(
     files = write_contents(folder, contents, arrays)
     describe(kept, contents, config).model_copy(update={"files": files}).write(folder)
     return PreparedDataset.open(folder)
-
-
-def anew_or_reason(
-    log: pl.DataFrame, grown: PreparedDataset, known: PreparedDataset, folder: Path
-) -> tuple[PreparedDataset | None, str]:
-    """Prepare a whole log by the settings of a dataset; or return why it cannot be prepared."""
-    try:
-        return read_anew(log, grown.config, known, folder), ""
-    except InputError as error:
-        return None, str(error)
 
 
 def assert_same(grown: PreparedDataset, anew: PreparedDataset) -> None:
@@ -135,44 +95,6 @@ def by_ids(dataset: PreparedDataset) -> dict[Any, Any]:
     }
 
 
-def dropped_by(dataset: PreparedDataset, *names: str) -> int:
-    return sum(dataset.manifest.dropped.get(name, 0) for name in names)
-
-
-def check_day_after_day(days: list[pl.DataFrame], config: DataConfig, folder: Path) -> int:
-    """Append all days to the first, compare with the log anew, and return how many were appended.
-
-    It ends early at a setting that needs old rows, which must be refused.
-    """
-    grown = known = prepare(days[0], config, folder / "grown")
-    log, appended = days[0], 0
-    for number, day in enumerate(days[1:]):
-        try:
-            read(day, grown.config)
-        except InputError:  # no row is an interaction
-            continue
-        whole = pl.concat([log, day])
-        expected, reason = anew_or_reason(whole, grown, known, folder / f"{number}")
-        lost = dropped_by(grown, "min_user_interactions", "min_item_interactions")
-        if config.session_gap is not None:
-            lost += dropped_by(grown, "since", "test_until", "duplicates")
-        if lost or expected is None:
-            with pytest.raises(InputError, match="anew" if lost else re.escape(reason)):
-                append(day, grown.path)
-            return appended
-        before = grown.fingerprint
-        grown, appended = append(day, grown.path), appended + 1
-        assert_same(grown, expected)
-        assert grown.vocabulary.ids[: known.num_items].equals(known.vocabulary.ids)
-        entry = grown.manifest.appended[-1]
-        assert (entry.rows_read, entry.fingerprint_before) == (len(day), before)
-        if config.split.kind != "user_holdout":  # it draws by the order of the users
-            plain = prepare(whole, config, folder / f"plain{number}")
-            assert by_ids(grown) == by_ids(plain)
-        known, log = expected, whole
-    return appended
-
-
 FIXED: dict[str, dict[str, Any]] = {
     "nothing": {},
     "two targets": {"split": SPLITS[1], "keep": ("price", "event")},
@@ -185,6 +107,7 @@ FIXED: dict[str, dict[str, Any]] = {
     },
     "users": {"split": "user_holdout", "duplicates": "last"},
     "sessions": {"session_gap": 2, "where": RETURNS},
+    "names": {"columns": Columns(user_id="who", item_id="what", timestamp="at"), "k_core": True},
     "another form of dates": {"time_format": FORM},
     "minimums": {"min_user_interactions": 1, "min_item_interactions": 2},
 }
@@ -192,50 +115,28 @@ FIXED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fields", FIXED.values(), ids=FIXED)
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
-def test_each_setting_day_after_day(fields: dict[str, Any], late: bool, tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    drawn = [
-        (
-            int(rng.integers(1, 12)),
-            "abcdef"[int(rng.integers(6))],
-            int(rng.integers(31)),
-            ["buy", "buy", "view", None][int(rng.integers(4))],
-            int(rng.integers(4)),
-            int(rng.integers(3)),
-        )
-        for _ in range(120)
-    ]
+def test_day_after_day_is_anew(fields: dict[str, Any], late: bool, tmp_path: Path) -> None:
     config = DataConfig.model_validate(fields)
-    days = [written(day, config.time_format) for day in days_of(drawn, "text", late)]
-    assert check_day_after_day(days, config, tmp_path) == 2
+    whole, *days = days_of(config, late)
+    grown = known = prepare(whole, config, tmp_path / "grown")
+    for number, day in enumerate(days):
+        whole = pl.concat([whole, day])
+        expected = read_anew(whole, grown.config, known, tmp_path / f"{number}")
+        before, grown = grown.fingerprint, append(day, grown.path)
+        assert_same(grown, expected)
+        assert grown.vocabulary.ids[: known.num_items].equals(known.vocabulary.ids)
+        entry = grown.manifest.appended[-1]
+        assert (entry.rows_read, entry.fingerprint_before) == (len(day), before)
+        if config.split.kind != "user_holdout":  # it draws by the order of the users
+            plain = prepare(whole, config, tmp_path / f"plain{number}")
+            assert by_ids(grown) == by_ids(plain)
+        known = expected
 
 
-@pytest.mark.slow
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    drawn=rows(),
-    config=st.fixed_dictionaries(DRAWN).map(lambda fields: DataConfig(**fields)),
-    ids=st.sampled_from(["integers", "text"]),
-    late=st.booleans(),
-)
-def test_day_after_day_is_anew(
-    drawn: list[tuple[Any, ...]], config: DataConfig, ids: str, late: bool
-) -> None:
-    names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
-    days = [written(day, config.time_format) for day in days_of(drawn, ids, late)]
-    days = [day.rename(names) if config.columns else day for day in days]
-    assume(len(days) > 1)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            prepare(days[0], config, Path(folder, "first"))
-        except InputError:
-            assume(False)
-        check_day_after_day(days, config, Path(folder))
-
-
-def test_every_setting_of_data_is_drawn() -> None:
+def test_every_setting_of_data_is_tried() -> None:
     """A new setting must be applied to new rows alone, or refused."""
-    assert DRAWN.keys() | {"source", "mirror", "header", "encoding"} == set(DataConfig.model_fields)
+    tried = {name for fields in FIXED.values() for name in fields}
+    assert tried | {"source", "mirror", "header", "encoding"} == set(DataConfig.model_fields)
 
 
 OLD = pl.DataFrame(
@@ -291,26 +192,6 @@ def test_a_preparation_that_replaces_a_grown_dataset_says_so(
     assert caplog.messages[-1].endswith(
         "had grown by 1 appended logs, the last from the frame: it is replaced by the frame alone"
     )
-
-
-def test_a_dataset_prepared_on_disk_grows_likewise(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    log = pl.DataFrame(
-        {
-            "user_id": rng.integers(12, size=300),
-            "item_id": rng.integers(400, size=300),
-            "timestamp": np.sort(rng.integers(99, size=300)),
-            "price": rng.random(300),
-        }
-    )
-    config = DataConfig(split=GlobalTime(), keep=("price",), session_gap=4)
-    grown = []
-    for memory in ("1GiB", 40_000):
-        path = tmp_path / str(memory)
-        prepare(log[:200], config, path, memory=memory)
-        assert (path / "outside.parquet").exists()
-        grown.append(append(log[200:], path))
-    assert_same(*grown)
 
 
 @pytest.mark.parametrize(

@@ -141,13 +141,16 @@ def test_wrong_words(words: dict[str, Any], message: str, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_words_that_agree_with_the_config(tmp_path: Path) -> None:
-    config = DataConfig(min_user_interactions=2, columns=Columns(user_id="customer"))
+def test_words_win_over_the_config(tmp_path: Path) -> None:
+    config = DataConfig(min_user_interactions=3, columns=Columns(user_id="customer"))
     dataset = prepare(
         FRAME, config, tmp_path / "out", user_minimum=2, item="sku", duplicates="first"
     )
     assert dataset.config.min_user_interactions == 2
     assert dataset.config.duplicates == "first"
+    assert dataset.config.columns == Columns(
+        user_id="customer", item_id="sku", timestamp="bought_at"
+    )
 
 
 @pytest.fixture
