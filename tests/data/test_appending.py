@@ -197,8 +197,8 @@ def test_a_preparation_that_replaces_a_grown_dataset_says_so(
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"min_user_interactions": 3}, "data.min_user_interactions: 3 dropped 2 rows"),
-        ({"min_item_interactions": 2}, "data.min_item_interactions: 2 dropped 1 rows"),
+        ({"min_user_interactions": 3}, "data.min_user_interactions dropped 2 rows"),
+        ({"min_item_interactions": 2}, "data.min_item_interactions dropped 1 rows"),
         ({"session_gap": 12, "since": 15}, "data.since dropped 2 rows, which new ones may"),
         ({"where": "timestamp <= avg(timestamp) over () + 20"}, "compares rows with others"),
     ],
