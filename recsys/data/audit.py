@@ -82,7 +82,7 @@ def audit(
     filters = _filters_that_count_test_rows(config)
     filtered = "interactions of the test part affected the training part"
     if filters:
-        filtered += f" through {filters}: counted on {dataset.manifest.filtered_on}"
+        filtered += f" through {filters}: counted on all rows"
 
     tied = targets.ends > targets.starts
     tied &= times[targets.ends - 1] == times[targets.targets]

@@ -18,8 +18,8 @@ Windows = Literal["newest", "all"]
 """The targets of an epoch: those among the newest items of each history, or all of them."""
 
 _POOL_BATCHES = 50
-"""Sequences are sorted by length within pools of this many batches. On MovieLens-1M, Beauty and
-Sports 6 to 7% of the positions were padding with 20, and 3 to 4% with 50."""
+"""Batches in a pool of sequences that are sorted by length. With 20, 6 to 7% of the positions were
+padding on MovieLens-1M, Beauty and Sports, with 50 3 to 4%."""
 
 
 class FeatureTensors(NamedTuple):
@@ -208,18 +208,11 @@ def _masked(
 
 
 class SequenceToSequenceBatches:
-    """An epoch of histories cut in two: the items before the cut, and the items after it.
+    """An epoch of histories cut in two: the newest items before a cut, and the first after it.
 
     Every epoch cuts each history at new random positions, one per ``max_sequence_length`` items, so
     that an epoch reads about as many items as the histories have. Batching and iteration work as in
-    `TrainingBatches`.
-
-    Args:
-        histories: training histories; those with fewer than two items are excluded.
-        max_sequence_length: the maximum number of inputs, the newest items before a cut.
-        max_targets: the maximum number of targets, the first items after a cut.
-        batch_tokens: the maximum number of inputs and targets per batch, padding included.
-        seed: seed of cuts and order, together with the epoch number.
+    `TrainingBatches`, but ``batch_tokens`` counts inputs and targets.
     """
 
     def __init__(
@@ -288,9 +281,7 @@ PlainBatches = TrainingBatches | SequenceToSequenceBatches
 
 
 class ReplayBatches:
-    """Epochs of all histories with new interactions and of a random sample of the others.
-
-    Each pass draws another sample. Iteration works as in `TrainingBatches`.
+    """Epochs of all histories with new interactions and of a sample of the others, drawn per pass.
 
     Args:
         build: makes the batches of the histories of an epoch.
@@ -367,12 +358,6 @@ Batches = PlainBatches | ReplayBatches
 
 class ShardedBatches:
     """One process's shard of each batch, from a given epoch on, and from the batch of a state.
-
-    Args:
-        batches: the full batches, the same in every process.
-        epoch: the first epoch, from 0.
-        process: the index of this process, from 0.
-        processes: the number of processes.
 
     >>> full = TrainingBatches(Histories.from_lists([[7, 8, 9], [4, 5]]), 5, 100, seed=0)
     >>> [[batch.items.tolist() for batch in ShardedBatches(full, 0, p, 2)] for p in (0, 1)]
@@ -453,15 +438,10 @@ def _plan(
 
 
 def batch_width(length: int, longest: int, scale: int | None = None) -> int:
-    """Round a batch's length up by at most a sixteenth, so that few widths occur.
+    """Round a batch's length up by at most a sixteenth (of ``scale``), to no more than ``longest``.
 
     oneDNN compiles and caches its kernels for each shape: with all lengths from 20 to 200 this took
     twice the memory and 15% more time.
-
-    Args:
-        length: the minimum width.
-        longest: the maximum width: models have no positions beyond their longest sequence.
-        scale: round up by at most a sixteenth of this number instead of the length.
 
     >>> [batch_width(length, 199) for length in (7, 33, 65, 198, 199)]
     [7, 34, 68, 199, 199]

@@ -91,10 +91,7 @@ class Histories:
         return cls(items, np.array([0, len(items)])).spans(starts, ends)
 
     def spans(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
-        """Return ``items[starts[b]:ends[b]]``, their times and features, without PAD tokens.
-
-        User features and request times are dropped: a span may belong to any user.
-        """
+        """Return ``items[starts[b]:ends[b]]`` without PAD tokens, as histories of any users."""
         indices, offsets = span_indices(starts, ends), _offsets(ends - starts)
         items = np.asarray(self.items)[indices]
         known = items != PAD
@@ -103,12 +100,8 @@ class Histories:
             offsets = np.concatenate([[0], np.cumsum(known)])[offsets]
         times = None if self.times is None else np.asarray(self.times)[indices]
         features = self.interaction_features
-        return Histories(
-            items,
-            offsets,
-            times,
-            interaction_features=None if features is None else features[indices],
-        )
+        features = None if features is None else features[indices]
+        return Histories(items, offsets, times, interaction_features=features)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -160,17 +153,15 @@ class Histories:
 
     def latest(self, count: int) -> Histories:
         """Return the last ``count`` items of each history."""
-        ends = self.offsets[1:]
-        return self._between(np.maximum(self.offsets[:-1], ends - count), ends)
+        latest = self.spans(
+            np.maximum(self.offsets[:-1], self.offsets[1:] - count), self.offsets[1:]
+        )
+        return replace(latest, request_times=self.request_times, user_features=self.user_features)
 
     def without_last(self) -> Histories:
         """Return the histories without their last items; each must have one."""
-        return self._between(self.offsets[:-1], self.offsets[1:] - 1)
-
-    def _between(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
-        """Return a part of each user's history, with user features and request times."""
-        parts = self.spans(starts, ends)
-        return replace(parts, request_times=self.request_times, user_features=self.user_features)
+        earlier = self.spans(self.offsets[:-1], self.offsets[1:] - 1)
+        return replace(earlier, request_times=self.request_times, user_features=self.user_features)
 
     def padded(self, width: int | None = None) -> NDArray[np.int32]:
         """Return item tokens [B, width], right-padded with PAD; width >= the longest history."""
@@ -215,27 +206,25 @@ class Histories:
         lengths = self.lengths
         width = int(lengths.max(initial=0)) if width is None else width
         present = np.arange(width) < lengths[:, None]
-        parts = []
+        tables = []
         if self.interaction_features is not None:
             rows = np.zeros(present.shape, dtype=np.int64)
             rows[present] = self.interaction_features.rows
-            parts.append((self.interaction_features.table, rows))
+            tables.append((self.interaction_features.table, rows))
         if self.user_features is not None:
-            parts.append((self.user_features.table, present * self.user_features.rows[:, None]))
-        if not parts:
+            tables.append((self.user_features.table, present * self.user_features.rows[:, None]))
+        if not tables:
             return None
-        return (
-            np.concatenate([table.categories[rows] for table, rows in parts], axis=-1),
-            np.concatenate([table.shares[rows] for table, rows in parts], axis=-1),
-            np.concatenate([table.numbers[rows] for table, rows in parts], axis=-1),
+        categories, shares, numbers = (
+            np.concatenate([getattr(table, name)[rows] for table, rows in tables], axis=-1)
+            for name in ("categories", "shares", "numbers")
         )
+        return categories, shares, numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """S parts of B histories; their items are copied when `take` returns some of them.
-
-    Batches are planned from ``lengths``: an epoch over a memory-mapped log loads none of it first.
+    """S parts of B histories; their items are copied, or read from a file, only by `take`.
 
     >>> spans = Spans.newest(Histories.from_lists([[3, 1], [], [2, 2, 4]]), 2)
     >>> spans.lengths.tolist(), spans.take(np.array([2])).items.tolist()
@@ -243,13 +232,12 @@ class Spans:
     """
 
     histories: Histories
-    """The B histories."""
     users: NDArray[np.int64]
     """Shape [S]: the history that each part belongs to."""
     starts: NDArray[np.int64]
-    """Shape [S]: the first item of each part, among the items of all histories."""
+    """Shape [S]: where each part starts among the items of all histories."""
     ends: NDArray[np.int64]
-    """Shape [S]: the end of each part, which is not in it."""
+    """Shape [S]: where it ends (exclusive)."""
 
     @classmethod
     def newest(cls, histories: Histories, count: int) -> Spans:
@@ -289,9 +277,8 @@ class Spans:
         """Return some of the parts, in the order of the rows."""
         parts = self.histories.spans(self.starts[rows], self.ends[rows])
         features = self.histories.user_features
-        return replace(
-            parts, user_features=None if features is None else features[self.users[rows]]
-        )
+        features = None if features is None else features[self.users[rows]]
+        return replace(parts, user_features=features)
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -67,8 +67,6 @@ class Manifest(FolderManifest):
     """The names of the log's columns, which do not affect the content."""
     ordered_by: str
     """The total order of the interactions."""
-    filtered_on: str
-    """The rows on which the minimum numbers of interactions were counted."""
     counts: dict[str, int]
     """Sizes of the log and of the dataset; see `recsys.data.manifest.count_rows`."""
     dropped: dict[str, int] = Field(default_factory=dict)

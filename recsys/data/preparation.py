@@ -291,7 +291,6 @@ def describe(
         settings=settings,
         columns=log.columns,
         ordered_by=log.ordered_by,
-        filtered_on="all rows, including validation and test targets",
         counts=counts,
         dropped=dict(log.dropped),
         files={},

@@ -1,7 +1,8 @@
 """A split is three numbers per user, where its parts end; and the targets of a part.
 
 Cut points [U, 3] count each user's interactions, oldest first: training is ``[0, cut 0)``,
-validation ``[cut 0, cut 1)`` and test ``[cut 1, cut 2)``.
+validation ``[cut 0, cut 1)`` and test ``[cut 1, cut 2)``. Timestamps [N] ascend for each user,
+whose interactions begin at ``offsets`` [U + 1].
 """
 
 from __future__ import annotations
@@ -38,13 +39,7 @@ SplitChoice = Callable[[NDArray[np.int64], NDArray[np.int64]], Split | None]
 def cut_points(
     split: Split, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Return the cut points [U, 3] of a split.
-
-    Args:
-        split: of any kind but a backtest.
-        timestamps: shape [N]: the times of all interactions, ascending for each user.
-        offsets: shape [U + 1]: where each user's interactions start; the last entry is N. Every
-            user has at least one.
+    """Return the cut points [U, 3] of a split; every user has an interaction.
 
     Raises:
         InputError: the split leaves no training or no test interactions, or it is a backtest.
@@ -103,19 +98,15 @@ def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.i
 def leave_last_basket_out(
     timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Hold out each user's last basket for test, and the one before it for validation.
+    """Hold out the last basket for test, and the one before it for validation.
 
-    A basket is all interactions of a user at one time. At least one is always left for training: a
-    user with two baskets has none for validation, and a user with one has none for test.
+    A basket is all interactions of a user at one time. At least one is always left for training.
 
     >>> leave_last_basket_out(np.array([1, 1, 5, 9, 9, 3, 4, 4]), np.array([0, 5, 8]))
     array([[2, 3, 5],
            [1, 1, 3]], dtype=int32)
     """
-    first = np.ones(len(timestamps), dtype=np.bool_)  # the first interaction of its basket
-    first[1:] = timestamps[1:] != timestamps[:-1]
-    first[offsets[:-1]] = True
-    edges = np.append(np.flatnonzero(first), len(timestamps))
+    edges = np.append(np.flatnonzero(_begins_a_time(timestamps, offsets)), len(timestamps))
     before = np.searchsorted(edges, offsets)  # baskets of all earlier users
     ends: NDArray[np.int64] = edges[before[:-1, None] + leave_last_out(np.diff(before))]
     return (ends - offsets[:-1, None]).astype(np.int32)
@@ -286,12 +277,7 @@ def find_targets(
 ) -> TargetPositions:
     """Find the targets of one part of a split, in the order of the dataset.
 
-    Args:
-        timestamps: shape [N]: the times of all interactions, ascending for each user.
-        offsets: shape [U + 1]: where each user's interactions start; the last entry is N.
-        part: the cut points at which the part starts and ends, two arrays [U].
-        chosen: which of a user's interactions in the part are targets.
-        history: where histories end.
+    The part is given by the cut points at which it starts and ends, two arrays [U].
 
     >>> times, offsets = np.array([1, 3, 5, 5, 2, 6]), np.array([0, 4, 6])
     >>> part = np.array([1, 1]), np.array([4, 2])
@@ -310,18 +296,17 @@ def find_targets(
     targets = np.arange(len(users)) + (firsts - before)[users]
     history_ends = starts[users]
     if history == "advancing":
-        history_ends = _ends_of_earlier(timestamps, offsets)[targets]
+        first = _begins_a_time(timestamps, offsets)
+        history_ends = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))[targets]
     return TargetPositions(users, targets, offsets[users], history_ends)
 
 
-def _ends_of_earlier(
-    timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return where the user's interactions at earlier times end, for each interaction [N]."""
-    first = np.ones(len(timestamps), dtype=np.bool_)  # the first interaction at its time
+def _begins_a_time(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which interactions are the user's first at their time [N]."""
+    first = np.ones(len(timestamps), dtype=np.bool_)
     first[1:] = timestamps[1:] != timestamps[:-1]
     first[offsets[:-1]] = True
-    return np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+    return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +325,7 @@ class Holdout:
     history_rows: NDArray[np.int64]
     """Shape [Q], ascending: the row in ``histories`` of each target's history."""
     histories: Histories
-    """The H <= Q histories before the targets, without items outside the catalogue: everything
-    before that part, or everything earlier than the target, as the split defines it."""
+    """The H <= Q histories before the part or the targets, without items outside the catalogue."""
     dropped: int
     """Number of targets outside the catalogue, which are not among the Q."""
     without_history: int = 0
@@ -392,12 +376,11 @@ class NextPurchases:
     """The purchases of Q users in one part of the split, each with the history before it."""
 
     users: NDArray[np.int64]
-    """Shape [Q], ascending: the dataset rows of the users with a history and at least one target
-    inside the catalogue."""
+    """Shape [Q], ascending: the dataset rows of the users with a history and a target."""
     histories: Histories
     """The Q histories before that part, without items outside the catalogue."""
     targets: Histories
-    """The Q users' items in that part, oldest first, without items outside the catalogue."""
+    """The Q users' items in that part, oldest first, likewise."""
     dropped: int
     """Number of targets outside the catalogue, which are not among ``targets``."""
     without_history: int = 0

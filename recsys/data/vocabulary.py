@@ -54,7 +54,7 @@ class Vocabulary:
         return found.to_numpy().copy()
 
     def _few(self, given: pl.Series) -> NDArray[np.int32]:
-        """Return the item tokens of a few ids one by one: a join reads all that are known."""
+        """Encode ids one by one: a join reads all that are known."""
         own = given.cast(self.ids.dtype, strict=False)
         if own.dtype.is_integer() and not given.dtype.is_integer():  # "012" is no id, nor "+12"
             own = own.set(own.cast(pl.String) != given.cast(pl.String), None)

@@ -129,7 +129,7 @@ def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() 
         (
             CategoryFeature(column="brnad"),
             {},
-            "category 'brnad': no such column .* did you mean 'brand'",
+            "category 'brnad': no such column among brand, tags, price, title",
         ),
         (CategoryFeature(column="item_id"), {}, "category 'item_id': no such column"),
         (BRAND, {"brand": [None, "", " ", None]}, "category 'brand': no item has a value"),

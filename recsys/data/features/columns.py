@@ -6,7 +6,7 @@ Each kind of feature has a section in the config, a class here, and an entry in 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
@@ -24,7 +24,7 @@ from recsys.config import (
 )
 from recsys.data.database import MISSING_WORDS
 from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError
 
 Entity = Literal["item", "interaction", "user"]
 """The entities that have features."""
@@ -36,11 +36,6 @@ KEYS: dict[Entity, list[str]] = {
 }
 """The columns that identify the rows of an entity's table. They are not features."""
 
-_NO_COLUMNS: dict[Entity, str] = {
-    "item": "in the item table, which has no features",
-    "interaction": "in the log: no columns of it were kept",
-    "user": "in the user table, which has no features",
-}
 _WRITTEN_NUMBERS = BOOLEANS | dict.fromkeys(MISSING_WORDS)
 _BLOCK = 1 << 22
 """Numbers of vectors that are scaled at a time."""
@@ -69,11 +64,8 @@ class FeatureCells(NamedTuple):
         columns = [name for name in self.table.columns if name not in KEYS[self.entity]]
         if self.feature.column in columns:
             return self.table.schema[self.feature.column]
-        place = f"among {', '.join(columns)}" if columns else _NO_COLUMNS[self.entity]
-        hint = did_you_mean(self.feature.column, columns)
-        if self.entity == "interaction" and not hint:
-            hint = "; prepare the dataset with this column in data.keep"
-        raise self.error(f"no such column {place}{hint}")
+        keep = "; prepare the dataset with it in data.keep" if self.entity == "interaction" else ""
+        raise self.error(f"no such column among {', '.join(columns) or 'none'}{keep}")
 
     def single_values(self) -> pl.Expr:
         """Return the column, whose cells are neither lists nor structs.
@@ -381,19 +373,15 @@ COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn]] = {
 """The class of each kind of feature in the config."""
 
 
-def blocks_of(shape: Sequence[int]) -> Iterator[slice]:
-    """Yield blocks of the rows of vectors [R, K]."""
-    size = max(1, _BLOCK // shape[1])
-    return (slice(start, start + size) for start in range(0, shape[0], size))
-
-
 def _of_length_one(rows: NDArray[Any]) -> NDArray[np.float16]:
     """Scale rows [R, K] to length 1; rows of zeros stay.
 
     First by their largest number, whose square may exceed any type.
     """
     scaled = np.empty(rows.shape, dtype=np.float16)
-    for span in blocks_of(rows.shape):
+    size = max(1, _BLOCK // rows.shape[1])
+    for start in range(0, len(rows), size):
+        span = slice(start, start + size)
         block = rows[span].astype(np.float64)
         for order in (np.inf, 2):
             sizes = np.linalg.norm(block, order, axis=1, keepdims=True)
