@@ -13,143 +13,102 @@ SEASONS = ("winter", "spring", "summer", "autumn")
 """The seasons in which seasonal goods sell best; other goods sell all year."""
 
 
+_SHELVES = """
+Outdoor: Trail, Summit, Featherlight, Stormproof, Expedition, Ridgeline, Weekend, Northern
+Hiking boots, Trail map, Trekking poles, Backpack, Head torch, Compass, Water bottle, Winter gloves
+(winter), Snow boots (winter), Down jacket (winter), Ski goggles (winter), Ski helmet (winter),
+Hand warmers (winter), Tent (summer), Sleeping bag (summer), Camping stove (summer), Hammock
+(summer)
+
+Electronics: Compact, Pro, Slim, Wireless, Portable, Refurbished, Studio, Travel
+Phone, Phone case, Fast charger, Camera, Memory card, Laptop, Monitor, Docking station, Television,
+Soundbar, Games console, Second controller, Headphones, Tablet, Smart speaker, AA batteries*
+
+Home office: Oak, Walnut, Recycled, Executive, Everyday, Folding, Graphite, Ergonomic
+Printer, Standing desk, Office chair, Monitor arm, Fountain pen, Bookcase, Desk lamp, Filing
+cabinet, Whiteboard, Shredder, Footrest, Pinboard, Laptop stand, Ink cartridge*, Copy paper*,
+Sticky notes*
+
+Kitchen: Copper, Cast-iron, Stainless, Bamboo, Enamel, Professional, Retro, Mini
+Espresso machine, Coffee grinder, Loaf tin, Cake tin, Demijohn, Wok, Rice cooker, Chef's knife,
+Whetstone, Stock pot, Blender, Kettle, Toaster, Mixing bowl, Slow cooker (autumn), Preserving jar
+(autumn)
+
+Groceries: Organic, Fairtrade, Farmhouse, Family-size, Artisan, Wholegrain, Smoked, Alpine
+Hamper, Gift chocolates, Coffee beans*, Bread flour*, Baker's yeast*, Cocoa powder*, Wildflower
+honey*, Loose-leaf tea*, Olive oil*, Oat milk*, Basmati rice*, Tomato passata*, Muesli*, Sea salt*,
+Mulled wine spice (winter), Gingerbread (winter)
+
+Baby: Cotton, Little Bear, Rainbow, Soft-touch, First-year, Travel, Muslin, Starlight
+Cot, Baby monitor, Night light, Pushchair, Rain cover, High chair, Changing mat, Baby carrier,
+Bottle warmer, Play mat, Teether, Bath seat, Nappies*, Baby wipes*, Formula milk*, Snowsuit
+(winter)
+
+Sports: Club, Race, Training, Junior, Team, Carbon, Classic, Endurance
+Running shoes, Heart-rate monitor, Race belt, Triathlon suit, Road bike, Bike helmet, Bike lights,
+Yoga mat, Kettlebell, Football, Energy bars*, Ice skates (winter), Swimming goggles (summer), Swim
+cap (summer), Wetsuit (summer), Beach volleyball (summer)
+
+Garden: Cottage, Heritage, Galvanised, Heavy-duty, Terracotta, Long-handled, Patio, Solar
+Watering can, Wheelbarrow, Bird feeder, Secateurs, Lawn feed*, Charcoal*, Potting soil*, Lawn mower
+(spring), Raised bed (spring), Compost bin (spring), Greenhouse (spring), Seed tray (spring),
+Barbecue (summer), Parasol (summer), Garden hose (summer), Leaf rake (autumn)
+
+Books: Illustrated, Pocket, Signed, Anniversary, Large-print, Collector's, Annotated, Audio
+The Harbour Murders I, The Harbour Murders II, The Harbour Murders III, Italian course, Italian
+dictionary, Italian short stories, Bread-making book, Bird guide, World atlas, History of maps,
+Poems of the sea, Chess openings, Stargazing guide, Jazz biography, Advent stories (winter), Beach
+thriller (summer)
+
+Pets: Cosy, Natural, Chew-proof, Deluxe, Washable, Feline, Little Paws, Reed
+Aquarium, Aquarium filter, Litter tray, Scratching post, Cat tree, Puppy bed, Dog lead, Training
+whistle, Pet carrier, Rabbit hutch, Grooming brush, Fish food*, Cat litter*, Dog biscuits*, Hay*,
+Flea comb (spring)
+
+Do it yourself: Cordless, Trade, Precision, Magnetic, Quick-release, Reinforced, Handy, Master
+Power drill, Drill bit set, Wall plugs, Paint roller, Wall paint, Dust sheet, Spirit level, Claw
+hammer, Tool box, Step ladder, Jigsaw, Tape measure, Workbench, Sandpaper*, Wood glue*, Masking
+tape*
+
+Body care: Lavender, Aloe, Sensitive, Mineral, Rosemary, Unscented, Botanical, Sea-salt
+Safety razor, Shaving brush, Hair dryer, Bath towel, Electric toothbrush, Razor blades*, Brush
+heads*, Shampoo*, Hand soap*, Toothpaste*, Body lotion*, Cotton pads*, Deodorant*, Lip balm
+(winter), Sun cream (summer), After-sun gel (summer)
+
+Hobbies: Vintage, Starter, Deluxe, Wooden, Hand-made, Mini, Concert, Gallery
+Model railway, Railway points, Acoustic guitar, Guitar tuner, Easel, Oil paints, Canvas, Sewing
+machine, Fabric scissors, Chess set, Telescope, Jigsaw puzzle, Board game, Guitar strings*, Sewing
+thread*, Knitting wool*
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """One category: its goods by season, and the styles they come in.
+    """One category: the styles of its goods, and (name, season or "", consumable) of each good.
 
-    Every good is a product with its plain name, and another product in each style:
-    "Tent"; "Tent, Trail"; "Tent, Featherlight"...
+    Every good is a product with its plain name, and another product in each style: "Tent"; "Tent,
+    Trail"; … Consumables, with a star in the list, are used up and bought again.
     """
 
     category: str
-    styles: str
-    all_year: str
-    consumables: str = ""
-    """Goods that customers use up and buy again."""
-    winter: str = ""
-    spring: str = ""
-    summer: str = ""
-    autumn: str = ""
+    styles: list[str]
+    goods: list[tuple[str, str, bool]]
 
-    def goods(self) -> list[tuple[str, str, bool]]:
-        """Return (name, season or "", consumable) of each good."""
-        listed = [
-            (self.all_year, "", False),
-            (self.consumables, "", True),
-            *((getattr(self, season), season, False) for season in SEASONS),
-        ]
-        return [
-            (name, season, used_up)
-            for names, season, used_up in listed
-            for name in names.split(", ")
-            if name
-        ]
+    @classmethod
+    def parse(cls, text: str) -> Shelf:
+        r"""Read a paragraph of the list: the category and its styles, then the goods.
+
+        >>> Shelf.parse("Garden: Solar, Patio\nTent (summer), Hay*").goods
+        [('Tent', 'summer', False), ('Hay', '', True)]
+        """
+        head, _, names = text.partition("\n")
+        category, _, styles = head.partition(": ")
+        parts = (name.rstrip(")").partition(" (") for name in names.replace("\n", " ").split(", "))
+        goods = [(name.rstrip("*"), season, name.endswith("*")) for name, _, season in parts]
+        return cls(category, styles.split(", "), goods)
 
 
-SHELVES = (
-    Shelf(
-        "Outdoor",
-        "Trail, Summit, Featherlight, Stormproof, Expedition, Ridgeline, Weekend, Northern",
-        "Hiking boots, Trail map, Trekking poles, Backpack, Head torch, Compass, Water bottle",
-        winter="Winter gloves, Snow boots, Down jacket, Ski goggles, Ski helmet, Hand warmers",
-        summer="Tent, Sleeping bag, Camping stove, Hammock",
-    ),
-    Shelf(
-        "Electronics",
-        "Compact, Pro, Slim, Wireless, Portable, Refurbished, Studio, Travel",
-        "Phone, Phone case, Fast charger, Camera, Memory card, Laptop, Monitor, Docking station, "
-        "Television, Soundbar, Games console, Second controller, Headphones, Tablet, Smart speaker",
-        consumables="AA batteries",
-    ),
-    Shelf(
-        "Home office",
-        "Oak, Walnut, Recycled, Executive, Everyday, Folding, Graphite, Ergonomic",
-        "Printer, Standing desk, Office chair, Monitor arm, Fountain pen, Bookcase, Desk lamp, "
-        "Filing cabinet, Whiteboard, Shredder, Footrest, Pinboard, Laptop stand",
-        consumables="Ink cartridge, Copy paper, Sticky notes",
-    ),
-    Shelf(
-        "Kitchen",
-        "Copper, Cast-iron, Stainless, Bamboo, Enamel, Professional, Retro, Mini",
-        "Espresso machine, Coffee grinder, Loaf tin, Cake tin, Demijohn, Wok, Rice cooker, "
-        "Chef's knife, Whetstone, Stock pot, Blender, Kettle, Toaster, Mixing bowl",
-        autumn="Slow cooker, Preserving jar",
-    ),
-    Shelf(
-        "Groceries",
-        "Organic, Fairtrade, Farmhouse, Family-size, Artisan, Wholegrain, Smoked, Alpine",
-        "Hamper, Gift chocolates",
-        consumables="Coffee beans, Bread flour, Baker's yeast, Cocoa powder, Wildflower honey, "
-        "Loose-leaf tea, Olive oil, Oat milk, Basmati rice, Tomato passata, Muesli, Sea salt",
-        winter="Mulled wine spice, Gingerbread",
-    ),
-    Shelf(
-        "Baby",
-        "Cotton, Little Bear, Rainbow, Soft-touch, First-year, Travel, Muslin, Starlight",
-        "Cot, Baby monitor, Night light, Pushchair, Rain cover, High chair, Changing mat, "
-        "Baby carrier, Bottle warmer, Play mat, Teether, Bath seat",
-        consumables="Nappies, Baby wipes, Formula milk",
-        winter="Snowsuit",
-    ),
-    Shelf(
-        "Sports",
-        "Club, Race, Training, Junior, Team, Carbon, Classic, Endurance",
-        "Running shoes, Heart-rate monitor, Race belt, Triathlon suit, Road bike, Bike helmet, "
-        "Bike lights, Yoga mat, Kettlebell, Football",
-        consumables="Energy bars",
-        summer="Swimming goggles, Swim cap, Wetsuit, Beach volleyball",
-        winter="Ice skates",
-    ),
-    Shelf(
-        "Garden",
-        "Cottage, Heritage, Galvanised, Heavy-duty, Terracotta, Long-handled, Patio, Solar",
-        "Watering can, Wheelbarrow, Bird feeder, Secateurs",
-        consumables="Lawn feed, Charcoal, Potting soil",
-        spring="Lawn mower, Raised bed, Compost bin, Greenhouse, Seed tray",
-        summer="Barbecue, Parasol, Garden hose",
-        autumn="Leaf rake",
-    ),
-    Shelf(
-        "Books",
-        "Illustrated, Pocket, Signed, Anniversary, Large-print, Collector's, Annotated, Audio",
-        "The Harbour Murders I, The Harbour Murders II, The Harbour Murders III, Italian course, "
-        "Italian dictionary, Italian short stories, Bread-making book, Bird guide, World atlas, "
-        "History of maps, Poems of the sea, Chess openings, Stargazing guide, Jazz biography",
-        winter="Advent stories",
-        summer="Beach thriller",
-    ),
-    Shelf(
-        "Pets",
-        "Cosy, Natural, Chew-proof, Deluxe, Washable, Feline, Little Paws, Reed",
-        "Aquarium, Aquarium filter, Litter tray, Scratching post, Cat tree, Puppy bed, Dog lead, "
-        "Training whistle, Pet carrier, Rabbit hutch, Grooming brush",
-        consumables="Fish food, Cat litter, Dog biscuits, Hay",
-        spring="Flea comb",
-    ),
-    Shelf(
-        "Do it yourself",
-        "Cordless, Trade, Precision, Magnetic, Quick-release, Reinforced, Handy, Master",
-        "Power drill, Drill bit set, Wall plugs, Paint roller, Wall paint, Dust sheet, "
-        "Spirit level, Claw hammer, Tool box, Step ladder, Jigsaw, Tape measure, Workbench",
-        consumables="Sandpaper, Wood glue, Masking tape",
-    ),
-    Shelf(
-        "Body care",
-        "Lavender, Aloe, Sensitive, Mineral, Rosemary, Unscented, Botanical, Sea-salt",
-        "Safety razor, Shaving brush, Hair dryer, Bath towel, Electric toothbrush",
-        consumables="Razor blades, Brush heads, Shampoo, Hand soap, Toothpaste, Body lotion, "
-        "Cotton pads, Deodorant",
-        summer="Sun cream, After-sun gel",
-        winter="Lip balm",
-    ),
-    Shelf(
-        "Hobbies",
-        "Vintage, Starter, Deluxe, Wooden, Hand-made, Mini, Concert, Gallery",
-        "Model railway, Railway points, Acoustic guitar, Guitar tuner, Easel, Oil paints, Canvas, "
-        "Sewing machine, Fabric scissors, Chess set, Telescope, Jigsaw puzzle, Board game",
-        consumables="Guitar strings, Sewing thread, Knitting wool",
-    ),
-)
+SHELVES = [Shelf.parse(paragraph) for paragraph in _SHELVES.strip().split("\n\n")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,26 +173,21 @@ PLANTED = (
 
 
 def list_products(num_products: int) -> pl.DataFrame:
-    """List the products of a shop of that size: name, category, season ("" if none), consumable.
+    """List products: category, name, season ("" if none), consumable.
 
     The plain goods come first, then style by style, evenly from all shelves.
 
     Raises:
         InputError: there are fewer products than plain goods, or more than can be named.
     """
-    plain = [(s.category, *good) for s in SHELVES for good in s.goods()]
-    styled = chain.from_iterable(zip_longest(*(_styled(shelf) for shelf in SHELVES)))
+    plain = [(shelf.category, *good) for shelf in SHELVES for good in shelf.goods]
+    styled = chain.from_iterable(zip_longest(*map(_styled, SHELVES)))
     listed = plain + [entry for entry in styled if entry is not None]
     if not len(plain) <= num_products <= len(listed):
         raise InputError(f"num_products: must be {len(plain)} to {len(listed)}, not {num_products}")
     return pl.DataFrame(
         listed[:num_products],
-        schema={
-            "category": pl.String,
-            "name": pl.String,
-            "season": pl.String,
-            "consumable": pl.Boolean,
-        },
+        schema=["category", "name", "season", "consumable"],
         orient="row",
     )
 
@@ -241,5 +195,5 @@ def list_products(num_products: int) -> pl.DataFrame:
 def _styled(shelf: Shelf) -> list[tuple[str, str, str, bool]]:
     return [
         (shelf.category, f"{name}, {style}", season, used_up)
-        for style, (name, season, used_up) in product(shelf.styles.split(", "), shelf.goods())
+        for style, (name, season, used_up) in product(shelf.styles, shelf.goods)
     ]

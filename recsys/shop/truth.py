@@ -30,8 +30,7 @@ def rule_recovery(
 
     A probe is the beginning of a customer's history without the products of the rule, followed by
     the causes in random order, each followed by a neutral purchase (of a product that is in no
-    rule). Each control replaces one cause by a neutral purchase: a conjunction keeps one of its two
-    causes, a single cause none. ::
+    rule). Each control replaces one cause by a neutral purchase. ::
 
         probe      Kettle, Tent, Olive oil | Snow boots, Bookcase, Winter gloves, Hay
         controls   Kettle, Tent, Olive oil | Snow boots, Bookcase, Easel, Hay
@@ -68,17 +67,8 @@ def chain_continuation(
 
     A chain is a rule with a single cause whose effect is the single cause of another rule: phone,
     case, charger. Its probes are those of its first rule (see `rule_recovery`): they contain the
-    phone, but neither the case nor the charger. It is continued if the next n items contain the
-    case and, later, the charger. In the shop this has the product of the two rules' probabilities,
-    minus the cases after the n-th purchase.
-
-    Args:
-        shop: the shop with the rules.
-        next_items: a function from the item ids of B histories, oldest first, and n, to the next n
-            items of each, in order.
-        n: the number of next items.
-        num_probes: histories per chain.
-        seed: seed of the histories.
+    phone, but neither the case nor the charger. It is continued if the next n items, in order,
+    contain the case and, later, the charger.
 
     Returns:
         One row per chain: chain ("Phone, Phone case, Fast charger"), planted (the product of the
@@ -116,7 +106,7 @@ def explanation_accuracy(
     Returns:
         One row per case: user_id, item_id, rule, cause_first (whether a true cause has a larger
         share than all other entries; ties do not count), chance (the share of entries that are
-        causes). The accuracy is the mean of cause_first; the mean of chance is its baseline.
+        causes, the baseline of the mean of cause_first).
 
     Raises:
         InputError: the shop's log is not the one in which the rules were planted.

@@ -252,7 +252,7 @@ def test_shuffled_keeps_the_margins_and_destroys_the_rules(shop: Shop) -> None:
 
 
 def test_smallest_shop_and_impossible_sizes() -> None:
-    plain = sum(len(shelf.goods()) for shelf in SHELVES)
+    plain = sum(len(shelf.goods) for shelf in SHELVES)
     tiny = make_shop(num_customers=1, num_products=plain)
     assert tiny.interactions["user_id"].unique().to_list() == ["C00001"]
     assert len(tiny.products) == plain
@@ -265,7 +265,7 @@ def test_smallest_shop_and_impossible_sizes() -> None:
 
 
 def test_product_names_are_unique() -> None:
-    most = sum(len(shelf.goods()) * (1 + len(shelf.styles.split(", "))) for shelf in SHELVES)
+    most = sum(len(shelf.goods) * (1 + len(shelf.styles)) for shelf in SHELVES)
     names = list_products(most)["name"]
     assert names.n_unique() == most
     assert names.str.contains("^[A-Z][A-Za-z' -]+(, [A-Z][A-Za-z' -]+)?$").all()
