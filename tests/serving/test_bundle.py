@@ -222,20 +222,6 @@ def test_a_bundle_that_is_replaced_while_it_is_read_is_read_again(
     assert isinstance(opened.model.head, DotProductHead)
 
 
-def test_a_damaged_manifest_does_not_keep_a_bundle_from_being_replaced(
-    folder: Path, tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
-) -> None:
-    (folder / "manifest.json").write_bytes(b"")  # what a power cut can leave
-    with pytest.raises(InputError, match=r"not the manifest of a model .*; train the model again"):
-        ModelBundle.open(folder)
-    model, experiment = tiny_bundle.model, tiny_bundle.experiment
-    ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
-    (folder / "manifest.json").write_bytes(b"")
-    (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists and is left alone"):
-        ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
-
-
 def test_a_model_that_another_one_replaced_is_not_saved_as_it(
     tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
