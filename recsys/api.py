@@ -25,7 +25,7 @@ from recsys.reports.comparison import Comparison
 from recsys.reports.comparison_page import write_comparison_report
 from recsys.reports.statistics import Method
 from recsys.serving.recommender import Recommender
-from recsys.tracking.runs import audit_of, learning_curves, log_report
+from recsys.tracking.runs import learning_curves, log_report
 from recsys.tracking.store import mlflow_link
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,6 @@ def compare(
     if report is not None:
         first = [row.first for row in compared.rows]
         curves = learning_curves(first, tracking)
-        findings = audit_of(first[0], tracking)
-        page = write_comparison_report(report, compared, curves, findings)
+        page = write_comparison_report(report, compared, curves)
         log_report(page.parent, first[0], tracking)
     return compared

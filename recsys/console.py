@@ -85,7 +85,7 @@ def show_comparison(comparison: Comparison, as_json: bool) -> None:
 def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
     """Print a table with one line per segment and run; see `Comparison.by_segment`."""
     from recsys.evaluation.metrics import Interval  # noqa: PLC0415
-    from recsys.reports.comparison import caption, title, with_interval  # noqa: PLC0415
+    from recsys.reports.comparison import how_measured, title, with_interval  # noqa: PLC0415
 
     frame = comparison.by_segment(column)
     rows = frame.to_dicts()
@@ -94,7 +94,7 @@ def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
         return
     metrics = [name.removesuffix("_low") for name in frame.columns if name.endswith("_low")]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(caption(comparison), justify="left")
+    table.caption = Text(how_measured(comparison), justify="left")
     for head in (column.replace("_", " "), "run", "users", "targets", *map(title, metrics)):
         table.add_column(head, justify="right" if head in ("users", "targets") else "left")
     for row in rows:

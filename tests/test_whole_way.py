@@ -47,7 +47,7 @@ def test_from_a_csv_to_recommendations(terminal: Terminal) -> None:
     assert prepared["users"] == 150
 
     (trained,) = terminal.json("train", "small.yaml", "--data", "data/mine")
-    for name in ("bundle/weights.safetensors", "ranks_test.parquet", "learning_curve.svg"):
+    for name in ("bundle/weights.safetensors", "ranks_test.parquet"):
         assert Path("runs/small", name).is_file()
 
     rows = terminal.json("evaluate", trained["bundle"], "--data", "data/mine")

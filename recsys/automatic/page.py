@@ -16,9 +16,9 @@ from recsys.data.prepared import PreparedDataset
 from recsys.machine import peak_memory_mib
 from recsys.reports.comparison import compare
 from recsys.reports.run_page import (
+    RacePoint,
     Racer,
     RunReport,
-    TunedBaseline,
     examples_of,
     write_run_report,
 )
@@ -51,13 +51,16 @@ def write_page(
         command=command,
         date=datetime.now(UTC),
         seconds=clock.spent,
-        answer=run.run_id,
         choices=tuple(state.choices),
-        racers=tuple(
-            Racer(entry.name, entry.description, tuple(entry.points), entry.outcome, entry.chosen)
-            for entry in state.racers
+        racers=(
+            *(
+                Racer(
+                    racer.name, racer.description, tuple(racer.points), racer.outcome, racer.chosen
+                )
+                for racer in state.racers
+            ),
+            *map(_baseline, state.baselines),
         ),
-        baselines=tuple(_shown(baseline) for baseline in state.baselines),
         examples=examples_of(recommender, dataset, seconds=clock.seconds_of_page / 2),
         next_steps=tuple(next_steps(state, dataset)),
         versions={
@@ -96,11 +99,12 @@ def next_steps(state: State, dataset: PreparedDataset) -> list[str]:
     return steps
 
 
-def _shown(baseline: MeasuredBaseline) -> TunedBaseline:
+def _baseline(baseline: MeasuredBaseline) -> Racer:
     settings = baseline.tuned.settings
     fields = {} if settings is None else asdict(settings)
     words = (f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in fields.items())
-    return TunedBaseline(baseline.name, ", ".join(words), baseline.ndcg_at_10, baseline.seconds)
+    point = RacePoint(baseline.seconds, 0, baseline.ndcg_at_10)
+    return Racer(baseline.name, ", ".join(words), (point,), "a baseline, tuned")
 
 
 def _in_words(value: object) -> str:

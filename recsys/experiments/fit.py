@@ -38,7 +38,6 @@ from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.progress import shown, stage
-from recsys.reports.charts import draw_learning_curve
 from recsys.serving.bundle import ModelBundle, model_scorer
 from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
@@ -76,7 +75,7 @@ def fit(
     Args:
         experiment: all settings; see `Experiment.with_data` for those of the data.
         dataset: the prepared dataset.
-        out: folder for the bundle, the tables of ranks and lists and the learning curve
+        out: folder for the bundle and the tables of ranks and lists
             (``runs/NAME`` if None); it is written at the end and replaces that of an earlier run.
         progress: the progress display. If None, a new one is shown.
         fresh: ignore and delete any checkpoint.
@@ -250,7 +249,6 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
                 answer,
             )
             results.save(folder)
-            draw_learning_curve(fitted.curve, folder / artifacts.LEARNING_CURVE)
         results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
     return Run(
         run_id=tracker.run_id,

@@ -27,8 +27,8 @@ from recsys.tracking.registry import (
     Registered,
     local_bundle,
     register_bundle,
-    run_of,
 )
+from recsys.tracking.runs import find_run
 from recsys.tracking.tracker import Tracker
 
 logger = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ def register(
     """
     tracking, run_id, folder = tracking or TrackingConfig(), None, Path(model)
     if not (folder / MANIFEST).is_file() and not (folder / artifacts.BUNDLE / MANIFEST).is_file():
-        run_id = run_of(str(model), tracking)
+        run_id = find_run(str(model), tracking)
         folder = local_bundle(f"runs:/{run_id}/{artifacts.BUNDLE}", tracking)
     bundle = ModelBundle.open(folder)
     facts = ModelFacts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,26 +21,21 @@ from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics import Interval, Source, bootstrap_means, find_metric
 from recsys.reports.statistics import (
+    ALPHA,
     Method,
     PairedResult,
     holm,
     paired_difference,
     refuse_different,
 )
-from recsys.tracking.artifacts import COSTS, FIT_SECONDS, PARAMETERS, PEAK_MEMORY
+from recsys.tracking.artifacts import COSTS
 from recsys.tracking.runs import EvaluatedRun, differing_tags, find_runs, run_label
 
-logger = logging.getLogger(__name__)
-
-TESTS: dict[Method, str] = {
-    "randomisation": "paired randomisation test",
-    "t": "paired t-test",
-}
+TESTS: dict[Method, str] = {"randomisation": "paired randomisation test", "t": "paired t-test"}
 """The tests that p-values come from, in words."""
 HEADLINE = "ndcg_at_10"
 """The metric that runs are ordered by, unless a comparison has other metrics only."""
 _FITTED_ON = {"train": "the training part only", "train, valid": "all but the test targets"}
-_COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
 _NUMBERS = (
     *("", "_low", "_high", "_difference", "_difference_low", "_difference_high"),
     *("_p_value", "_spread"),
@@ -61,16 +55,15 @@ class ComparedRun:
     runs: tuple[EvaluatedRun, ...]
     """One per seed, at least one; they share protocol and targets."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The value of each metric, by its name."""
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     """The 95% intervals over users, of the metrics with a value per user."""
     spreads: Mapping[str, float] = field(default_factory=dict)
     """The standard deviation of the seeds' own values of each metric; empty for a single run."""
     differences: Mapping[str, PairedResult] = field(default_factory=dict)
     """The differences to the first run, of the metrics with a value per user; p-values are
-    Holm-corrected. Empty for the first run."""
+    Holm-corrected. Empty for the first run, and for one with other targets."""
     costs: Mapping[str, float] = field(default_factory=dict)
-    """The logged ones of fit_seconds, peak_memory_mib and parameters; means over the seeds."""
+    """The logged ones of `COSTS`; means over the seeds."""
 
     @property
     def first(self) -> EvaluatedRun:
@@ -141,22 +134,16 @@ class ComparedRun:
     def where(self, column: str, segment: object) -> ComparedRun:
         """Return the same runs on the targets of one segment; see `recsys.evaluation.segments`."""
         same = pl.col(column).eq_missing(pl.lit(segment))
-        tables = [replace(run.ranks, frame=run.ranks.frame.filter(same)) for run in self.runs]
-        pairs = zip(self.runs, tables, strict=True)
-        return replace(self, runs=tuple(replace(run, ranks=table) for run, table in pairs))
-
-    def test(
-        self, other: ComparedRun, metric: str, method: Method, *, across_protocols: bool = False
-    ) -> PairedResult:
-        """Test how much better it is than another run, over users; see `paired_test`."""
-        tables = self.first.table(metric), other.first.table(metric)
-        refuse_different(*tables, across_protocols=across_protocols)
-        return paired_difference(self.values(metric), other.values(metric), method=method)
+        runs = [
+            replace(run, ranks=replace(run.ranks, frame=run.ranks.frame.filter(same)))
+            for run in self.runs
+        ]
+        return replace(self, runs=tuple(runs))
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs evaluated on the same targets under the same protocol. The first is the baseline."""
+    """Runs evaluated on the same targets under the same protocol. The first is the reference."""
 
     rows: tuple[ComparedRun, ...]
     metrics: tuple[str, ...]
@@ -176,13 +163,6 @@ class Comparison:
         with console.capture() as capture:
             console.print(comparison_table(self, width))
         return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        console = Console(file=io.StringIO(), width=120, record=True)
-        console.print(comparison_table(self, console.width))
-        page = '<pre style="line-height: 1.2; overflow-x: auto">{code}</pre>'
-        return console.export_html(code_format=page, inline_styles=True)
 
     def is_best(self, row: ComparedRun, metric: str) -> bool:
         """Is it the best of several? More coverage or novelty is not better: none is best."""
@@ -209,6 +189,13 @@ class Comparison:
         """Return the headline metric of a row."""
         metric = self.headline
         return row.intervals.get(metric) or row.intervals_of([metric])[metric]
+
+    def difference(self, row: ComparedRun, other: ComparedRun) -> PairedResult | None:
+        """Return the difference of two rows, one of them the first; None if it is not tested."""
+        if other is self.rows[0]:
+            return row.differences.get(self.headline)
+        result = other.differences.get(self.headline)
+        return None if result is None else result.of_b_against_a
 
     def frame(self) -> pl.DataFrame:
         """Return one row per run with one column per number; null if there is none.
@@ -292,13 +279,12 @@ def compare(
     if metrics is not None:
         sources = {find_metric(metric).source for metric in metrics}
     evaluated = find_runs(runs, tracking, part, sources, across_protocols)
-    common = [] if across_protocols else _on_common_targets(evaluated, refuses=bool(runs))
-    if common:
-        if "logged" in sources:
-            raise InputError(
-                "the runs ranked other samples of the users: compare them by metrics of ranks"
-            )
-        evaluated = common
+    common = [] if across_protocols else _on_common_targets(evaluated)
+    if common and "logged" in sources:
+        raise InputError(
+            "the runs ranked other samples of the users: compare them by metrics of ranks"
+        )
+    evaluated = common or evaluated
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
     groups = _pool_seeds(evaluated) if pooled else [(run,) for run in evaluated]
     rows = [_with_figures(ComparedRun(group[0].name, group), metrics) for group in groups]
@@ -321,35 +307,25 @@ def compare(
     )
 
 
-def _on_common_targets(runs: Sequence[EvaluatedRun], *, refuses: bool) -> list[EvaluatedRun]:
+def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Return the runs with the targets that all have ranked; empty if that changes nothing.
-
-    Args:
-        runs: the latest of them, if not ``refuses``, decides which others can be compared.
-        refuses: refuse runs without a common target. Else those are left out, and named.
 
     Raises:
         InputError: there is no common target.
     """
-    first = runs[0] if refuses else max(runs, key=lambda run: run.run.info.start_time)
+    first, *others = runs
     protocol, keys = first.ranks.protocol, ["user", "history_length", "target"]
-    if any(differing_tags(first.run, run.run) or run.ranks.protocol != protocol for run in runs):
+    if any(differing_tags(first.run, run.run) or run.ranks.protocol != protocol for run in others):
         return []  # refused for that
-    if all(run.shares_targets(first) for run in runs):
+    if all(run.shares_targets(first) for run in others):
         return []
-    targets, left_out = first.ranks.frame.select(keys), set()
-    for run in runs:
-        shared = targets.join(run.ranks.frame, on=keys, how="semi")
-        if len(shared):
-            targets = shared
-        elif refuses:
+    targets = first.ranks.frame.select(keys)
+    for run in others:
+        targets = targets.join(run.ranks.frame, on=keys, how="semi")
+        if targets.is_empty():
             labels = f"{run_label(run.run)} and {run_label(first.run)}"
             raise InputError(f"runs {labels}: have no target in common")
-        else:
-            left_out.add(run.name)
-    if left_out:
-        logger.warning("left out, for want of common targets: %s", ", ".join(sorted(left_out)))
-    return [run.among(targets) for run in runs if run.name not in left_out]
+    return [run.among(targets) for run in runs]
 
 
 def _usual_metrics(runs: Sequence[EvaluatedRun]) -> tuple[str, ...]:
@@ -413,40 +389,35 @@ def _differences(
     reference, *others = rows
     differences: list[dict[str, PairedResult]] = [{}]
     for other in others:
-        ours, theirs = other.first, reference.first
-        if not across_protocols:
-            _refuse_other_tags(theirs, ours)
-        elif not ours.shares_targets(theirs):
-            differences.append({})
-            continue
-        try:
-            refuse_different(ours.ranks, theirs.ranks, across_protocols=across_protocols)
-            differences.append(
-                {
-                    name: other.test(reference, name, method, across_protocols=across_protocols)
-                    for name in other.intervals
-                }
+        ours, theirs, tests = other.first, reference.first, dict[str, PairedResult]()
+        labels = f"{run_label(ours.run)} and {run_label(theirs.run)}"
+        differing = differing_tags(ours.run, theirs.run)
+        if differing and not across_protocols:
+            values = [
+                (run.run.data.tags.get(differing[0]) or "none")[:40] for run in (theirs, ours)
+            ]
+            labels = f"{run_label(theirs.run)} and {run_label(ours.run)}"
+            raise InputError(
+                f"runs {labels} differ in {differing[0]}: {values[0]!r} and {values[1]!r}; compare "
+                "models evaluated under one protocol, or allow several (--across-protocols)"
             )
-        except InputError as error:
-            labels = f"{run_label(ours.run)} and {run_label(theirs.run)}"
-            raise InputError(f"runs {labels}: {error}") from error
+        if not across_protocols or ours.shares_targets(theirs):
+            try:
+                refuse_different(ours.ranks, theirs.ranks, across_protocols=across_protocols)
+                for name in other.intervals:
+                    tables = ours.table(name), theirs.table(name)
+                    refuse_different(*tables, across_protocols=across_protocols)
+                    values_of_users = other.values(name), reference.values(name)
+                    tests[name] = paired_difference(*values_of_users, method=method)
+            except InputError as error:
+                raise InputError(f"runs {labels}: {error}") from error
+        differences.append(tests)
     tested = [tests for tests in differences if tests]
     for name in reference.intervals:
         corrected = holm([tests[name].p_value for tests in tested])
         for tests, p_value in zip(tested, corrected, strict=True):
             tests[name] = tests[name]._replace(p_value=p_value)
     return differences
-
-
-def _refuse_other_tags(a: EvaluatedRun, b: EvaluatedRun) -> None:
-    """Refuse runs whose tags of data or protocol differ; tests compare the tables themselves."""
-    for tag in differing_tags(a.run, b.run):
-        ours, theirs = ((run.run.data.tags.get(tag) or "none")[:40] for run in (a, b))
-        raise InputError(
-            f"runs {run_label(a.run)} and {run_label(b.run)} differ in {tag}: {ours!r} and "
-            f"{theirs!r}; compare models evaluated under one protocol, or allow several "
-            "(--across-protocols)"
-        )
 
 
 def _protocol_in_words(run: EvaluatedRun) -> str:
@@ -462,7 +433,7 @@ def _protocol_in_words(run: EvaluatedRun) -> str:
     return text
 
 
-# --- On a terminal -------------------------------------------------------------------------------
+# --- In words and on a terminal ------------------------------------------------------------------
 
 
 def comparison_table(comparison: Comparison, width: int) -> Table:
@@ -478,15 +449,15 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
 
 def _table(comparison: Comparison, *, full: bool) -> Table:
     rows, metrics, tested = comparison.rows, comparison.metrics, comparison.tested
-    costs = [cost for cost in _COSTS if full and any(cost in row.costs for row in rows)]
+    costs = [cost for cost in COSTS if full and any(cost in row.costs for row in rows)]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(printable(caption(comparison, tested)), justify="left")
+    table.caption = Text(printable(how_measured(comparison, tested)), justify="left")
     for head in ("run", "id", "model") if full else ("run",):
         table.add_column(head, overflow="fold", min_width=8)
     for head in [*map(title, metrics), *(["to the first (p)"] if tested else [])]:
         table.add_column(head, no_wrap=full, min_width=7)
     for cost in costs:
-        table.add_column(_COSTS[cost], justify="right", no_wrap=True)
+        table.add_column(COSTS[cost], justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         cells = [Text(printable(row.label))]
         if full:
@@ -497,7 +468,7 @@ def _table(comparison: Comparison, *, full: bool) -> Table:
             text += f" s {decimals(row.spreads[name])}" if name in row.spreads else ""
             cells.append(Text(text, style="bold" if comparison.is_best(row, name) else ""))
         if tested and (result := row.differences.get(tested)) is not None:
-            mark = " *" if result.p_value < 0.05 else ""
+            mark = " *" if result.p_value < ALPHA else ""
             change, p_value = decimals(result.difference, "+"), decimals(result.p_value)
             cells.append(Text(f"{change} ({p_value}){mark}"))
         elif tested:
@@ -507,7 +478,7 @@ def _table(comparison: Comparison, *, full: bool) -> Table:
     return table
 
 
-def caption(comparison: Comparison, tested: str | None = None) -> str:
+def how_measured(comparison: Comparison, tested: str | None = None) -> str:
     """Describe the protocol, the parts that runs were fitted on, and how to read the numbers."""
     users, targets = comparison.users, comparison.targets
     of = f" of {users:,} users" if users != targets else ""
@@ -525,7 +496,20 @@ def caption(comparison: Comparison, tested: str | None = None) -> str:
     return text
 
 
-# --- Numbers and names as texts ------------------------------------------------------------------
+def verdict(difference: PairedResult | None, rival_mean: float, rival: str) -> str:
+    """Say how a run compares with its rival, whose metric is given; None: it has other targets."""
+    if difference is None:
+        return f"on other targets than {rival}, so that the two cannot be compared"
+    # The spaces keep it on one line.
+    p = f"p = {decimals(difference.p_value)}".replace(" ", "\N{NO-BREAK SPACE}")
+    change = decimals(difference.difference, "+")
+    if rival_mean:
+        change = f"{round(100 * difference.difference / rival_mean):+d}%".replace("-", "−")
+    if difference.p_value >= ALPHA:
+        return f"{change} against {rival}, which may be chance ({p})"
+    if difference.difference > 0:
+        return f"{change} over {rival} ({p})"
+    return f"{change} against {rival}, which did better ({p})"
 
 
 def with_interval(interval: Interval) -> str:
@@ -540,8 +524,8 @@ def with_interval(interval: Interval) -> str:
 def in_brackets(low: float, high: float, sign: str = "-") -> str:
     """Format the ends of an interval.
 
-    >>> in_brackets(0.1, 0.25), in_brackets(-0.5, 0.5, sign="+")
-    ('[.1000, .2500]', '[-.5000, +.5000]')
+    >>> in_brackets(-0.5, 0.5, sign="+")
+    '[-.5000, +.5000]'
     """
     return f"[{decimals(low, sign)}, {decimals(high, sign)}]"
 
@@ -565,10 +549,9 @@ def title(metric: str) -> str:
 
 
 def heading(metric: str) -> str:
-    """Return the name of a metric as it stands over a chart.
+    """Return the name of a metric as a page has it.
 
-    >>> heading("ndcg_at_10"), heading("recall_at_k")
-    ('NDCG@10', 'Recall@k')
+    >>> heading("ndcg_at_10"), heading("next_recall_at_5")
+    ('NDCG@10', 'next recall@5')
     """
-    text = title(metric).replace("_", " ").replace("ndcg", "NDCG").replace("mrr", "MRR")
-    return text[:1].upper() + text[1:]
+    return title(metric).replace("_", " ").replace("ndcg", "NDCG").replace("mrr", "MRR")

@@ -37,7 +37,6 @@ class PairedResult(NamedTuple):
     low: float
     """The lower end of the 95% percentile-bootstrap interval of the difference."""
     high: float
-    """The upper end of the interval."""
     p_value: float
     """Two-sided: the probability of a difference at least as large by chance."""
 
@@ -48,13 +47,7 @@ class PairedResult(NamedTuple):
 
 
 def paired_test(
-    a: Table,
-    b: Table,
-    metric: str,
-    seed: int = 0,
-    *,
-    method: Method = "randomisation",
-    across_protocols: bool = False,
+    a: Table, b: Table, metric: str, seed: int = 0, *, method: Method = "randomisation"
 ) -> PairedResult:
     """Test the difference of two tables of the same targets, with an interval.
 
@@ -69,13 +62,12 @@ def paired_test(
         metric: one that `metric_values` knows, or for next-list tables `next_list_metrics`.
         seed: the seed of the resamples.
         method: the test that the p-value comes from.
-        across_protocols: the targets must be the same, the protocols need not.
 
     Raises:
         InputError: the tables differ in protocol, users or targets, or there is no such metric.
         ValueError: the tables are empty.
     """
-    refuse_different(a, b, across_protocols=across_protocols)
+    refuse_different(a, b)
     return paired_difference(a.values(metric), b.values(metric), seed, method=method)
 
 

@@ -1,11 +1,10 @@
-"""The names of a run's artifacts and of its logged costs."""
+"""The names of a run's artifacts, tags and logged costs."""
 
 from __future__ import annotations
 
 from recsys.data.prepared import Part
 
 BUNDLE = "bundle"
-LEARNING_CURVE = "learning_curve.svg"
 SETTINGS, REPORT = "experiment.yaml", "report.html"
 """What an automatic run chose, and its page."""
 COMPARISON = "comparison"
@@ -25,8 +24,8 @@ COUNT_WEIGHT = "count_ensemble_weight"
 REPEAT_WEIGHT = "count_ensemble_repeat_weight"
 RECENT_WEIGHT = "count_ensemble_recent_weight"
 
-COSTS = (FIT_SECONDS, PEAK_MEMORY, PARAMETERS)
-"""The costs that a comparison shows."""
+COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
+"""The costs that a comparison shows, with the heads of their columns."""
 
 VALIDATION_CURVE = "epoch/valid_ndcg_at_10"
 """NDCG@10 on the validation targets, logged once per epoch."""
@@ -52,18 +51,13 @@ def top_k_file(part: Part) -> str:
 
 
 def next_list_file(part: Part, lists: str = "lists") -> str:
-    """Return the name of a table of next purchases; ``lists`` as in `Results.lists`.
-
-    >>> next_list_file("test"), next_list_file("test", "lists_best")
-    ('lists_test.parquet', 'lists_best_test.parquet')
-    """
+    """Return the name of a table of next purchases; ``lists`` as in `Results.lists`."""
     return f"{lists}_{part}.parquet"
 
 
 RUN_FILES = frozenset(
     {
-        *(BUNDLE, LEARNING_CURVE, SETTINGS, REPORT),
-        *(rank_file("valid"), rank_file("test"), top_k_file("test")),
+        *(BUNDLE, SETTINGS, REPORT, rank_file("valid"), rank_file("test"), top_k_file("test")),
         *(next_list_file("test"), next_list_file("test", "lists_best")),
         *(model_alone_file("valid"), model_alone_file("test")),
     }

@@ -10,7 +10,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,6 @@ from mlflow.types.schema import AnyType, Array
 from recsys.config import TrackingConfig
 from recsys.errors import InputError, one_line
 from recsys.tracking.artifacts import BUNDLE
-from recsys.tracking.runs import find_run
 from recsys.tracking.store import existing_store, open_store, refuse_broken_store
 
 NEEDED = (
@@ -52,8 +50,7 @@ class Registered(NamedTuple):
         return f"models:/{self.name}{version}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(NamedTuple):
     """What the callers of a model must know of it."""
 
     items: list[Any]
@@ -61,16 +58,6 @@ class ModelFacts:
     num_items: int
     reads_times: bool
     needs_request_time: bool
-
-
-def run_of(wanted: str, tracking: TrackingConfig) -> str:
-    """Return the id of a run, of which an id, the beginning of one, or the name is given.
-
-    Raises:
-        InputError: there is no such run.
-    """
-    run_id: str = find_run(wanted, tracking).info.run_id
-    return run_id
 
 
 def register_bundle(
@@ -95,30 +82,17 @@ def register_bundle(
         InputError: the store cannot be used.
     """
     client, experiment_id = open_store(tracking)
-    with refuse_broken_store(tracking.uri), tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "model"
-        _save(folder, bundle, facts)
-        model = client.create_logged_model(experiment_id, name=BUNDLE, source_run_id=run_id)
-        client.log_model_artifacts(model.model_id, str(folder))
-        client.finalize_logged_model(model.model_id, "READY")
-        if not client.search_registered_models(f"name = '{name}'"):
-            client.create_registered_model(name)
-        # For a model without a run, MLflow 3.17 looks its id up in its global store, not in ours.
-        model_id = None if run_id is None else model.model_id
-        place = model.artifact_location
-        version = client.create_model_version(name, place, run_id, model_id=model_id).version
-        if alias is not None:
-            client.set_registered_model_alias(name, alias, version)
-    return Registered(name, str(version), alias)
-
-
-def _save(folder: Path, bundle: Path, facts: ModelFacts) -> None:
     versions = {name: metadata.version(name).partition("+")[0] for name in NEEDED}  # not +cpu
-    with warnings.catch_warnings():
+    with (
+        refuse_broken_store(tracking.uri),
+        tempfile.TemporaryDirectory() as scratch,
+        warnings.catch_warnings(),
+    ):
         # MLflow 3.17 compares columns with a range, which pandas 3 deprecates.
         warnings.filterwarnings("ignore", "Operation with range is deprecated")
+        folder = f"{scratch}/model"
         mlflow.pyfunc.save_model(
-            str(folder),
+            folder,
             loader_module="recsys.serving.pyfunc",
             data_path=str(bundle),
             code_paths=[str(Path(__file__).parents[1])],
@@ -126,12 +100,25 @@ def _save(folder: Path, bundle: Path, facts: ModelFacts) -> None:
             input_example=_example(facts),
             pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
         )
+        model = client.create_logged_model(experiment_id, name=BUNDLE, source_run_id=run_id)
+        client.log_model_artifacts(model.model_id, folder)
+        client.finalize_logged_model(model.model_id, "READY")
+        if not client.search_registered_models(f"name = '{name}'"):
+            client.create_registered_model(name)
+        # For a model without a run, MLflow 3.17 looks its id up in its global store, not in ours.
+        model_id = None if run_id is None else model.model_id
+        created = client.create_model_version(
+            name, model.artifact_location, run_id, model_id=model_id
+        )
+        if alias is not None:
+            client.set_registered_model_alias(name, alias, created.version)
+    return Registered(name, str(created.version), alias)
 
 
 def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
     """Return the folder of a bundle of a store, downloaded unless the store is on this machine.
 
-    For the arguments and errors see `bundle_place`.
+    Args and errors: see `bundle_place`.
     """
     place = bundle_place(uri, tracking)
     with _one_line(uri, tracking):

@@ -11,14 +11,10 @@ from pathlib import Path
 
 import polars as pl
 from mlflow import MlflowClient
-from mlflow.entities import LifecycleStage, Run
-from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+from mlflow.entities import Run
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
-from pydantic import TypeAdapter
 
 from recsys.config import WITH_COUNTS, TrackingConfig
-from recsys.data.audit import AUDIT, Finding
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Source, find_metric
@@ -34,8 +30,6 @@ from recsys.tracking.artifacts import (
 from recsys.tracking.store import existing_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)
-
-_MISSING = ErrorCode.Name(RESOURCE_DOES_NOT_EXIST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +67,8 @@ class EvaluatedRun:
             return self.ranks
         if self.lists is None:
             raise InputError(
-                f"run {run_label(self.run)}: has no lists of next purchases, "
-                "hence no metrics next_..."
+                f"run {run_label(self.run)}: has no lists of next purchases, hence no metrics "
+                "next_..."
             )
         return self.lists
 
@@ -103,13 +97,12 @@ class EvaluatedRun:
         Args:
             targets: the columns user, history_length and target.
         """
-        top_k, lists_of = self.top_k, ["user", "history_length"]
+        top_k, frame = self.top_k, self.ranks.frame
         if top_k is not None:
-            frame = top_k.frame.join(targets, on=lists_of, how="semi", maintain_order="left")
-            top_k = replace(top_k, frame=frame)
-        frame = self.ranks.frame.join(
-            targets, on=targets.columns, how="semi", maintain_order="left"
-        )
+            keys = ["user", "history_length"]
+            best = top_k.frame.join(targets, on=keys, how="semi", maintain_order="left")
+            top_k = replace(top_k, frame=best)
+        frame = frame.join(targets, on=targets.columns, how="semi", maintain_order="left")
         return replace(self, ranks=replace(self.ranks, frame=frame), top_k=top_k)
 
     def shares_targets(self, other: EvaluatedRun) -> bool:
@@ -150,20 +143,21 @@ def find_runs(
         there, latest = _runs_of(client, tracking)
         chosen = [_find(wanted, there, latest) for wanted in runs]
         if not runs:
-            chosen = [*latest.values()] if across_protocols else comparable_runs(latest.values())
+            chosen = [*latest.values()] if across_protocols else _comparable(latest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
-        return [found for run in chosen for found in _download(client, run, part, sources)]
+        return [fetched for run in chosen for fetched in _download(client, run, part, sources)]
 
 
-def find_run(wanted: str, tracking: TrackingConfig) -> Run:
-    """Find a run by its id, the beginning of its id, or its name if it has finished.
+def find_run(wanted: str, tracking: TrackingConfig) -> str:
+    """Return the id of a run, by its id, the beginning of its id, or its name if it has finished.
 
     Raises:
         InputError: the store or the run cannot be found.
     """
     with existing_store(tracking) as client:
-        return _find(wanted, *_runs_of(client, tracking))
+        run_id: str = _find(wanted, *_runs_of(client, tracking)).info.run_id
+    return run_id
 
 
 def learning_curves(
@@ -177,17 +171,6 @@ def learning_curves(
         if curve := {point.step: point.value for point in points}:
             curves[run_id] = curve
     return curves
-
-
-def audit_of(run: EvaluatedRun, tracking: TrackingConfig) -> list[Finding]:
-    """Return the findings of the audit of the run's dataset; empty if the run logged no audit."""
-    client = MlflowClient(tracking.absolute_uri)
-    run_id = run.run.info.run_id
-    if AUDIT not in {artifact.path for artifact in client.list_artifacts(run_id)}:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        path = client.download_artifacts(run_id, AUDIT, folder)
-        return TypeAdapter(list[Finding]).validate_json(Path(path).read_bytes())
 
 
 def nest_run(run_id: str, name: str, parent: str, tracking: TrackingConfig) -> None:
@@ -208,35 +191,32 @@ def are_finished(run_ids: Collection[str], tracking: TrackingConfig) -> bool:
     Raises:
         InputError: the store does not exist or cannot be used.
     """
+    ids = ", ".join(f"'{run_id}'" for run_id in run_ids)
+    wanted = f"attributes.run_id IN ({ids}) and attributes.status = 'FINISHED'"
     with existing_store(tracking) as client:
-        for run_id in run_ids:
-            try:
-                info = client.get_run(run_id).info
-            except MlflowException as error:
-                if error.error_code != _MISSING:
-                    raise
-                return False
-            if info.status != "FINISHED" or info.lifecycle_stage != LifecycleStage.ACTIVE:
-                return False
-    return True
+        experiment = client.get_experiment_by_name(tracking.experiment)
+        finished = (
+            [] if experiment is None else client.search_runs([experiment.experiment_id], wanted)
+        )
+    return len(finished) == len({*run_ids})
 
 
 def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:
-    """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``."""
-    client = MlflowClient(tracking.absolute_uri)
-    try:
+    """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``.
+
+    Raises:
+        InputError: the store cannot be used.
+    """
+    with refuse_broken_store(tracking.uri):
+        client = MlflowClient(tracking.absolute_uri)
         client.log_artifacts(run.run.info.run_id, str(folder), COMPARISON)
-    except (MlflowException, OSError) as error:
-        raise InputError(
-            f"tracking.uri {tracking.uri}: cannot log {folder} to run {run_label(run.run)}: {error}"
-        ) from error
 
 
 def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run], dict[str, Run]]:
     """Return the latest 50,000 runs, the oldest first, and the latest finished one of each name."""
     experiment = client.get_experiment_by_name(tracking.experiment)
     if experiment is None:
-        names = ", ".join(sorted(found.name for found in client.search_experiments()))
+        names = ", ".join(sorted(known.name for known in client.search_experiments()))
         raise InputError(
             f"tracking.experiment {tracking.experiment!r}: not in {tracking.uri}, which has {names}"
         )
@@ -245,8 +225,8 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run],
     return runs, {run.info.run_name: run for run in runs if run.info.status == "FINISHED"}
 
 
-def comparable_runs(runs: Collection[Run]) -> list[Run]:
-    """Return the runs that can be compared with the latest of them."""
+def _comparable(runs: Collection[Run]) -> list[Run]:
+    """Return the runs that can be compared with the latest of them, and name the others."""
     if not runs:
         return []
     latest = max(runs, key=lambda run: run.info.start_time)
@@ -297,26 +277,26 @@ def _download(
     client: MlflowClient, run: Run, part: Part, sources: Collection[Source]
 ) -> list[EvaluatedRun]:
     there = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    name, lists, top_k = rank_file(part), next_list_file(part), top_k_file(part)
-    if name not in there:
+    ranks, lists, top_k = rank_file(part), next_list_file(part), top_k_file(part)
+    if ranks not in there:
         raise InputError(
-            f"run {run_label(run)}: has no rank table {name} (it is {run.info.status})"
+            f"run {run_label(run)}: has no rank table {ranks} (it is {run.info.status})"
         )
-    lists_wanted = "next_lists" in sources and lists in there
-    top_k_wanted = "top_k" in sources and top_k in there
+    has_lists = "next_lists" in sources and lists in there
+    has_top_k = "top_k" in sources and top_k in there
     with tempfile.TemporaryDirectory() as folder:
         fetch = partial(client.download_artifacts, run.info.run_id, dst_path=folder)
         try:
             evaluated = EvaluatedRun(
                 run,
-                RankTable.load(fetch(name)),
-                NextListTable.load(fetch(lists)) if lists_wanted else None,
-                TopKTable.load(fetch(top_k)) if top_k_wanted else None,
+                RankTable.load(fetch(ranks)),
+                NextListTable.load(fetch(lists)) if has_lists else None,
+                TopKTable.load(fetch(top_k)) if has_top_k else None,
             )
             alone = model_alone_file(part)
-            if alone not in there or lists_wanted or not {"top_k", "logged"}.isdisjoint(sources):
+            if alone not in there or has_lists or not {"top_k", "logged"}.isdisjoint(sources):
                 return [evaluated]
-            ranks = RankTable.load(fetch(alone))
-            return [evaluated, EvaluatedRun(run, ranks, model_alone=True)]
+            table = RankTable.load(fetch(alone))
+            return [evaluated, EvaluatedRun(run, table, model_alone=True)]
         except InputError as error:
             raise InputError(f"run {run_label(run)}: {error}") from error

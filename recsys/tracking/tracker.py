@@ -7,8 +7,6 @@ import json
 import logging
 import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -19,7 +17,9 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
+from mlflow.utils.file_utils import local_file_uri_to_path
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
+from mlflow.utils.uri import is_local_uri
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.audit import AUDIT, Finding, audit
@@ -43,10 +43,9 @@ class RecordError(InputError):
 
 @dataclass
 class Tracker:
-    """One MLflow run, open for writing. There is no global state: several may be open at once.
+    """One MLflow run, open for writing; several may be open at once.
 
-    A store that fails meanwhile does not end the training: from then on the record is kept, and
-    sent at the end.
+    A store that fails does not end the training: the record is kept, and sent at the end.
     """
 
     client: MlflowClient
@@ -58,7 +57,6 @@ class Tracker:
     waiting: list[Callable[[], object]] = field(default_factory=list)
     """What the store has not taken yet, beside metrics."""
     metrics: list[Metric] = field(default_factory=list)
-    """The metrics that it has not taken yet."""
     reason: str = ""
     """Why it has not, in one line; empty if all is sent."""
 
@@ -110,10 +108,7 @@ class Tracker:
 
     def log_path(self, path: Path) -> None:
         """Log a file, or a folder under its own name, as an artifact."""
-        if path.is_dir():
-            self._put(partial(self.client.log_artifacts, self.run_id, str(path), path.name))
-        else:
-            self._put(partial(self.client.log_artifact, self.run_id, str(path)))
+        self._put(partial(self.client.log_artifact, self.run_id, str(path)))
 
     def _put(self, write: Callable[[], object]) -> None:
         self.waiting.append(write)
@@ -151,10 +146,8 @@ class Tracker:
         self.flush()
 
     def _sync_files(self) -> None:
-        folder = self.client.get_run(self.run_id).info.artifact_uri
-        parts = urllib.parse.urlparse(folder)
-        path = Path(urllib.request.url2pathname(parts.path))
-        if parts.scheme in ("", "file") and path.is_dir():
+        artifacts = self.client.get_run(self.run_id).info.artifact_uri
+        if is_local_uri(artifacts) and (path := Path(local_file_uri_to_path(artifacts))).is_dir():
             sync(path)
             for parent in list(path.parents)[:3]:  # run, experiment, store
                 sync_entries(parent)
@@ -187,8 +180,8 @@ def track(
 ) -> Iterator[Tracker]:
     """Open a run with its settings, the data's fingerprint, the protocol and the commit.
 
-    The run ends FINISHED with the block, KILLED by Ctrl-C or a SIGTERM, FAILED by any other
-    exception, or if the store has not taken all of it.
+    It ends FINISHED with the block, KILLED by Ctrl-C or a SIGTERM, FAILED by any other exception,
+    or if the store has not taken all of it.
 
     Args:
         experiment: its name, tracking section and protocol.

@@ -137,7 +137,7 @@ def test_a_killed_suite_resumes(
         started.append(experiment.name)
         if len(started) == 3:
             monkeypatch.setattr(
-                "recsys.experiments.fit.draw_learning_curve",
+                "recsys.experiments.fit.git_commit",
                 lambda *_: (_ for _ in ()).throw(MemoryError),
             )
         return fit(experiment, *rest)

@@ -19,7 +19,7 @@ from recsys.config import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.reports.comparison_page import _escape
+from recsys.reports.comparison_page import escape_latex
 from recsys.tracking.store import open_store
 from recsys.training import processes
 
@@ -96,7 +96,7 @@ def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
     ],
 )
 def test_names_in_latex(name: str, escaped: str) -> None:
-    assert _escape(name) == escaped
+    assert escape_latex(name) == escaped
 
 
 def test_the_id_of_a_torchrun_alone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
