@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal
 
 import polars as pl
 
-from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns
+from recsys.config import ROW_ORDER, Columns
 from recsys.data.database import dates_in, numbers_in, present
-from recsys.data.times import as_iso, compact_form, fitting_forms, form_hint, holds_days, is_clock
-from recsys.errors import InputError, did_you_mean
+from recsys.data.times import fitting_forms
+from recsys.errors import InputError
 
 Role = Literal["user_id", "item_id", "timestamp"]
 
@@ -113,110 +111,56 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     ),
 }
 
-_POSSIBLE: dict[Role, str] = {
-    "user_id": "uuid cookie hash deviceidhash ipaddress ip pid",
-    "item_id": (
-        "reference adgroupid adid campaignid campaign merchantid sellerid cityid storeid work "
-        "title name description url"
-    ),
-    "timestamp": (
-        "ordernumber orderno ordersequence orderseq orderindex sequence sequencenumber sequenceid "
-        "seq seqno position step stepnumber rankinsession positioninsession sessionposition "
-        "eventnumber eventindex eventorder visitnumber interactionnumber day daynumber week "
-        "weeknumber weekno"
-    ),
-}
-"""Names that have a role in some logs and something else in others, best ones first; as times,
-numbers that may be in order of time."""
 _FIRST_UNIX_TIME = 100_000_000
 """Numbers from here on, early 1973 in seconds, look like a time in a file without a header."""
-_RATINGS = 21
-"""Different ratings: 0 to 10 in halves."""
-_LISTED, _SHOWN = 20, 40
-"""Columns without names that a refusal shows with values, and the characters of each value."""
-_DATE_PARTS = {"year": (1900, 2200), "month": (1, 12), "day": (1, 31), "date": (1, 31)}
-"""How the names of the parts of a date end, and what these are between."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuessedColumns:
-    """The columns of a log, and those of them that nobody named."""
-
-    columns: Columns
-    guessed: dict[str, str]
-    """The column of each guessed role, by the role's word; empty if nothing had to be guessed.
-    Columns that have the default names of their roles do not count."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """A value of each guessed column that has a number for a name, by the role's word."""
-
-    def __str__(self) -> str:
-        """Return one line of what was guessed."""
-        return ", ".join(
-            f"{word} {column!r}" + (f" (such as {value})" if value else "")
-            for word, column in self.guessed.items()
-            for value in [self.examples.get(word)]
-        )
+_CLOCK = r"^\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?$"
+"""A time of day, which makes of a column of times a doubt beside one of days."""
 
 
 def guess_columns(
     rows: pl.DataFrame,
     given: Columns | None = None,
     origin: str = "the log",
-    hint: str = "",
     time_format: str | None = None,
-) -> GuessedColumns:
+) -> Columns:
     """Find the user, item and time column of a log by name and type.
 
     A column that is given is taken. Else one is taken that has the default name of the role, or a
     known name and a type that fits, if no other one is as good. A column without a value is only
     taken if there is no other.
 
-    Files without a header, with columns 1, 2, …, are user, item and time, or user, item, rating and
-    time, if only the last one looks like a time and the third has ratings.
+    The four columns of a file without a header are user, item, rating and time, if the last one has
+    Unix times and the third numbers from 0 to 10.
 
     Args:
         rows: the first rows of the log, with all of its columns.
         given: the columns that are known; unset fields are guessed.
         origin: the name of the log in messages.
-        hint: what a refusal adds.
-        time_format: the form of times, as in the settings; ISO 8601 if None.
+        time_format: the form of times, as in the settings: any column may have it.
 
     Raises:
-        InputError: a given column is missing; no column fits a role, or several do.
+        InputError: no column fits a role, or several do.
 
     >>> rows = pl.DataFrame({"CustomerID": [7], "sku": ["A"], "ts": [3], "price": [1.5]})
-    >>> print(guess_columns(rows))
-    user 'CustomerID', item 'sku', time 'ts'
+    >>> guess_columns(rows).roles
+    {'user_id': 'CustomerID', 'item_id': 'sku', 'timestamp': 'ts'}
     """
     known = {} if given is None else given.model_dump(exclude_unset=True)
-    for role, name in known.items():
-        if name and name not in rows.columns and (role, name) != ("timestamp", ROW_ORDER):
-            near = hint or did_you_mean(name, rows.columns)
-            raise InputError(f"{origin}: no column {name!r} among {', '.join(rows.columns)}{near}")
-    if time_format not in (None, TIME_IS_NUMBER):
-        rows = rows.select(as_iso(column, time_format) for column in rows)
     if rows.width:
         rows = rows.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
-    found: dict[str, str] = {}
-    doubted: dict[Role, list[str]] = {}
-    by_position = _by_position(rows)
+    found: dict[str, str] = {} if known else _by_position(rows)
+    doubts: dict[Role, list[str]] = {}
     for role in WORDS:
-        if role in known:
-            continue
-        taken = {name for other, name in (known | found).items() if other != "position"}
-        placed = by_position.get(role)
-        choice = [placed] if placed and placed not in taken else _best(role, rows, taken)
-        if len(choice) == 1:
-            found[role] = choice[0]
-        else:
-            doubted[role] = choice
-    if (time := found.get("timestamp")) is not None and time_format != TIME_IS_NUMBER:
-        _refuse_parts_of_times(rows, time, origin)
-    if doubted:
-        raise InputError(f"{origin}: {_refusal(rows, doubted)}{hint}")
-    guessed = {WORDS[role]: found[role] for role in WORDS if found.get(role, role) != role}
-    examples = {word: _shown(rows[name][0]) for word, name in guessed.items() if name.isdigit()}
-    return GuessedColumns((given or Columns()).model_copy(update=found), guessed, examples)
+        if role not in known and role not in found:
+            taken = {name for other, name in (known | found).items() if other != "position"}
+            choice = _best(role, rows, taken, time_format)
+            if len(choice) == 1:
+                found[role] = choice[0]
+            else:
+                doubts[role] = choice
+    if doubts:
+        raise InputError(f"{origin}: {_refusal(rows, doubts)}")
+    return (given or Columns()).model_copy(update=found)
 
 
 @lru_cache(maxsize=1 << 17)
@@ -230,40 +174,41 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
 
-def _standings(role: Role, columns: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the columns with a name of a role: best names first, equally good ones together."""
-    yield [name for name in columns if name == role]
-    for names in _NAMES[role]:
-        yield [name for name in columns if name != role and plain_name(name) in names.split()]
-
-
-def _best(role: Role, rows: pl.DataFrame, taken: Collection[str]) -> list[str]:
+def _best(
+    role: Role, rows: pl.DataFrame, taken: Collection[str], time_format: str | None
+) -> list[str]:
     """Return the columns of the best name whose type fits, without empty ones if there are others.
 
     The default name needs no fitting type: a refusal will name the row. Unix times are preferred to
     dates of a form of their own.
     """
-    fitting = [
-        [n for n in alike if n not in taken and (n == role or _misfit(role, rows[n]) is None)]
-        for alike in _standings(role, rows.columns)
+    free = [name for name in rows.columns if name not in taken]
+    standings: list[list[str]] = [[name for name in free if name == role]]
+    standings += [
+        [name for name in free if name != role and plain_name(name) in names.split()]
+        for names in _NAMES[role]
     ]
-    for alike in fitting:
-        if filled := [name for name in alike if len(_known(rows[name])) or rows.is_empty()]:
+    empty: list[str] = []
+    for alike in standings:
+        fitting = [n for n in alike if n == role or _fits(role, rows[n], time_format)]
+        filled = [name for name in fitting if len(_known(rows[name])) or rows.is_empty()]
+        if filled:
             plain = [n for n in filled if role != "timestamp" or not fitting_forms(rows[n])]
             return plain or filled
-    return next(filter(None, fitting), [])
+        empty = empty or fitting
+    return empty
 
 
-def _misfit(role: Role, values: pl.Series) -> str | None:
-    """Return what a column of the role must not hold, or None if its values fit."""
+def _fits(role: Role, values: pl.Series, time_format: str | None) -> bool:
+    """Return whether the values of a column may be those of a role."""
     values = _known(values)
+    if values.is_empty():
+        return True
     if role == "timestamp":
-        is_time = values.is_empty() or _is_time(values)
-        return None if is_time else "neither numbers nor ISO 8601 dates"
-    fits = values.is_empty() or values.dtype == pl.String or values.dtype.is_integer()
-    if fits or (values.dtype.is_numeric() and (values.cast(pl.Float64) % 1 == 0).all()):
-        return None
-    return "neither integers nor text"
+        return time_format is not None or _is_time(values) or _is_clock(values)
+    if values.dtype == pl.String or values.dtype.is_integer():
+        return True
+    return values.dtype.is_numeric() and bool((values.cast(pl.Float64) % 1 == 0).all())
 
 
 def _known(values: pl.Series) -> pl.Series:
@@ -279,175 +224,35 @@ def _is_time(values: pl.Series) -> bool:
     return values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime)
 
 
-# --- Files without a header -----------------------------------------------------------------------
+def _is_clock(values: pl.Series) -> bool:
+    is_text = values.dtype == pl.String
+    return values.dtype == pl.Time or (is_text and bool(values.str.contains(_CLOCK).all()))
 
 
-def _by_position(rows: pl.DataFrame) -> dict[Role, str]:
-    """Return the columns of a file without a header, if their types leave no doubt."""
-    names = rows.columns
-    if not _lack_names(rows) or len(names) not in (3, 4):
+def _by_position(rows: pl.DataFrame) -> dict[str, str]:
+    """Return the columns of a file without a header that has ratings, as those of MovieLens."""
+    if rows.columns != ["1", "2", "3", "4"]:
         return {}
-    ids = all(_misfit("user_id", rows[name]) is None for name in names[:2])
-    rated = len(names) == 3 or _looks_like_rating(rows["3"])
-    if not (ids and rated and _likely_times(rows) == names[-1:]):
+    columns = [_known(rows[name]) for name in ("3", "4")]
+    numbers = [numbers_in(column) if column.dtype == pl.String else column for column in columns]
+    if any(column.is_empty() or column.has_nulls() for column in numbers):
         return {}
-    return {"user_id": names[0], "item_id": names[1], "timestamp": names[-1]}
+    ratings, times = numbers
+    is_rated = ratings.dtype.is_numeric() and ratings.is_between(0, 10).all()
+    if not (is_rated and times.dtype.is_numeric() and (times >= _FIRST_UNIX_TIME).all()):
+        return {}
+    return {"user_id": "1", "item_id": "2", "timestamp": "4"}
 
 
-def _lack_names(rows: pl.DataFrame) -> bool:
-    """Return whether columns are called 1, 2, … since a file has no header."""
-    return rows.columns == [str(number) for number in range(1, rows.width + 1)]
-
-
-def _likely_times(rows: pl.DataFrame) -> list[str]:
-    """Return the columns whose values look like times; epochs only if columns lack names.
-
-    Dates of another form than ISO 8601 only count where no others do: ids such as 1-2-2024 have it.
-    """
-    found = [column for column in rows if _looks_like_time(column)]
-    found = [column for column in found if not fitting_forms(column)] or found
-    return [
-        column.name
-        for column in found
-        if _lack_names(rows) or not column.dtype.is_numeric() or compact_form(column) is not None
-    ]
-
-
-def _looks_like_time(values: pl.Series) -> bool:
-    """Return whether values without a telling name are dates or epochs."""
-    values = _known(values)
-    if values.is_empty() or not _is_time(values):
-        return False
-    if compact_form(values) is not None:
-        return True
-    numbers = numbers_in(values) if values.dtype == pl.String else values
-    if not numbers.dtype.is_numeric() or numbers.null_count():
-        return True  # dates
-    return bool((numbers >= _FIRST_UNIX_TIME).all())
-
-
-def _looks_like_rating(values: pl.Series) -> bool:
-    """Return whether values without a telling name are ratings: few different, small numbers."""
-    values = _known(values)
-    numbers = numbers_in(values) if values.dtype == pl.String else values
-    if not numbers.dtype.is_numeric() or numbers.null_count():
-        return False
-    return bool(numbers.is_between(-10, 100).all()) and numbers.n_unique() <= _RATINGS
-
-
-# --- Times in several columns ---------------------------------------------------------------------
-
-
-def _refuse_parts_of_times(rows: pl.DataFrame, time: str, origin: str) -> None:
-    """Refuse a column of days whose times of day are in another one, and a part of a date.
-
-    Raises:
-        InputError: the log has such columns.
-    """
-    if holds_days(rows[time]):
-        for column in rows:
-            if column.name != time and is_clock(column):
-                raise InputError(
-                    f"{origin}: {time} has days, and {column.name} has times of day: join them "
-                    f"into one column, or take the days alone with --time {time} (in Python "
-                    f"time={time!r})"
-                )
-    if time in (parts := _date_parts(rows)):
-        raise InputError(f"{origin}: {time} is no time of its own: {_joined(parts)}")
-
-
-def _date_parts(rows: pl.DataFrame) -> list[str]:
-    """Return the columns of the month and the day of the month, and of the year if there is one."""
-    found = {
-        word: column.name
-        for column in reversed(rows.get_columns())
-        for word, (low, high) in _DATE_PARTS.items()
-        if plain_name(column.name).endswith(word)
-        and column.dtype.is_integer()
-        and column.is_between(low, high).all()
-    }
-    day = found.get("day") or found.get("date")
-    if day is None or "month" not in found:
-        return []
-    return [found[word] for word in ("year", "month") if word in found] + [day]
-
-
-def _joined(parts: Sequence[str]) -> str:
-    """Return how the columns of the parts of a date become a time, for a message."""
-    named = ", ".join(map(repr, parts if len(parts) > 2 else ("YEAR", *parts)))
-    return (
-        f"{' and '.join(parts)} are parts of a date: join them into one column, in polars with "
-        f"frame.with_columns(date=pl.date({named})); --time {ROW_ORDER} takes the order of the rows"
+def _refusal(rows: pl.DataFrame, doubts: dict[Role, list[str]]) -> str:
+    questions = "; ".join(
+        f"which column is the {WORDS[role]}{', ' if names else ''}{' or '.join(names)}"
+        for role, names in doubts.items()
     )
-
-
-# --- What a refusal says --------------------------------------------------------------------------
-
-
-def _refusal(rows: pl.DataFrame, doubted: Mapping[Role, Sequence[str]]) -> str:
-    options = ", ".join(f"--{WORDS[role]}" for role in doubted)
-    words = ", ".join(f"{WORDS[role]}=" for role in doubted)
-    questions = []
-    for role, columns in doubted.items():
-        named = [name for alike in _standings(role, rows.columns) for name in alike]
-        reasons = ", ".join(filter(None, (_complaint(role, rows[name]) for name in named)))
-        why = f", {' or '.join(columns)}" if columns else reasons and f" ({reasons})"
-        questions.append(f"which column is the {WORDS[role]}{why}")
+    options = ", ".join(f"--{WORDS[role]}" for role in doubts)
+    words = ", ".join(f"{WORDS[role]}=" for role in doubts)
+    order = f"; --time {ROW_ORDER} takes the order of the rows" if "timestamp" in doubts else ""
     return (
-        f"cannot tell {'; '.join(questions)}; its columns are {', '.join(_listed(rows))}: "
-        f"name them with {options} (in Python {words}){''.join(_hints(rows, doubted))}"
+        f"cannot tell {questions}; its columns are {', '.join(rows.columns)}: name them with "
+        f"{options} (in Python {words}){order}"
     )
-
-
-def _complaint(role: Role, values: pl.Series) -> str:
-    """Return why a column is not that of a role, with a value that shows it; empty if it fits."""
-    why = _misfit(role, values)
-    if why is None:
-        return ""
-    text, values = f"{values.name} has {why}", present(values)
-    if role == "timestamp" and values.dtype == pl.String:
-        values = values.filter(dates_in(values).is_null() & numbers_in(values).is_null())
-        text += form_hint(values)
-    return f"{text}: {_shown(values[0])}" if len(values) else text
-
-
-def _listed(rows: pl.DataFrame) -> Iterator[str]:
-    """Yield the columns, with a value each if their names are numbers."""
-    for number, name in enumerate(rows.columns):
-        known = rows[name].drop_nulls()
-        numbered = name.isdigit() and number < _LISTED and len(known) > 0
-        yield f"{name} (such as {_shown(known[0])})" if numbered else name
-
-
-def _hints(rows: pl.DataFrame, doubted: Mapping[Role, Sequence[str]]) -> Iterator[str]:
-    """Yield what may help to name the columns for which there is no candidate."""
-    for role in (role for role, columns in doubted.items() if not columns):
-        names = _POSSIBLE[role].split()
-        possible = [name for name in rows.columns if plain_name(name) in names]
-        if role == "timestamp":
-            possible = [name for name in possible if rows[name].dtype.is_numeric()]
-            if parts := _date_parts(rows):
-                yield f"; {_joined(parts)}"
-                continue
-            if times := _likely_times(rows):
-                yield f"; {' and '.join(times)} may be times"
-                continue
-        elif nested := [column.name for column in rows if column.dtype.is_nested()]:
-            yield f"; {nested[0]} is nested: a log has a row for each interaction"
-            continue
-        if possible:
-            name = shlex.quote(min(possible, key=lambda name: names.index(plain_name(name))))
-            tells = "is in order of time" if role == "timestamp" else f"tells the {WORDS[role]}s"
-            yield f"; if {name} {tells}, --{WORDS[role]} {name} takes it"
-        elif role == "timestamp":
-            yield f"; if its rows are in order of time, --time {ROW_ORDER} takes their order"
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message, cut if it is long.
-
-    >>> _shown("N55689-1 N17059-0 N35729-0 N38779-1 N42597-0")
-    "'N55689-1 N17059-0 N35729-0 N38779-1 N4…"
-    """
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

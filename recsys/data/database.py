@@ -1,16 +1,13 @@
 """DuckDB as this library uses it: closed to the outside, in UTC, with the rules for text as macros.
 
 Conditions come from strangers (a file of settings, a request). So a database reads the paths of its
-log alone, loads no extension, and its settings are locked; `recsys.data.where` lets through nothing
-but an expression.
+log alone, loads no extension, and its settings are locked.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -19,6 +16,7 @@ from typing import Any, cast
 
 import duckdb
 import polars as pl
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from recsys.errors import InputError, one_line
 from recsys.machine import usable_processors
@@ -126,13 +124,13 @@ def database(
     *,
     is_small: bool = False,
 ) -> duckdb.DuckDBPyConnection:
-    """Return a database in memory that reads some paths, spills to a folder, and is closed else.
+    """Return a database in memory that reads some paths and spills to a folder.
 
     Args:
         paths: the files and folders that it may read.
         work: a folder for what does not fit in memory, and for files of the caller.
         memory: the bytes that its tables may take.
-        is_small: whether one thread does it, without waiting for others.
+        is_small: whether one thread is enough.
     """
     threads = 1 if is_small else usable_processors()
     config: dict[str, Any] = dict(_CLOSED)
@@ -158,35 +156,16 @@ def database(
 
 
 @cache
-def _shared() -> tuple[duckdb.DuckDBPyConnection, tempfile.TemporaryDirectory[str] | None]:
-    try:
-        copies = tempfile.TemporaryDirectory(prefix="recsys-")
-    except OSError:  # nothing may be written on this machine
-        return database(is_small=True), None
-    return database([Path(copies.name)], is_small=True), copies
+def _shared() -> duckdb.DuckDBPyConnection:
+    return database(is_small=True)
 
 
 def cursor() -> duckdb.DuckDBPyConnection:
-    """Return a connection for frames and small files; its tables must be temporary.
+    """Return a connection to a shared database that reads no path; its tables must be temporary.
 
-    A database takes 50 ms to make and to leave, and a connection to one that is there nothing. It
-    reads no path but `small_files`.
+    A database takes 50 ms to make and to leave, and a connection to one that is there nothing.
     """
-    return _shared()[0].cursor()
-
-
-def small_files() -> Path:
-    """Return the folder for copies of the small files that this process reads just now.
-
-    Raises:
-        OSError: there can be none.
-    """
-    copies = _shared()[1]
-    if copies is None:
-        raise FileNotFoundError
-    folder = Path(copies.name)
-    folder.mkdir(mode=0o700, exist_ok=True)  # old temporary folders are swept by the system
-    return folder
+    return _shared().cursor()
 
 
 def computed(values: pl.Series, expression: str) -> pl.Series:
@@ -249,9 +228,6 @@ _LIMITS = (
 )
 """The limit of a container, of the two versions of control groups."""
 _GIB = 1 << 30
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": _GIB, "tib": 1 << 40}
-_SIZE = re.compile(rf"(\d+(?:\.\d+)?) *({'|'.join(_UNITS)})", re.IGNORECASE)
 
 
 def memory_limit() -> int:
@@ -264,7 +240,7 @@ def memory_limit() -> int:
 
 
 def check_memory(needed: int, purpose: str, remedy: str, gpu_memory: int | None = None) -> None:
-    """Refuse what needs more than half of the memory; the rest is for the work itself.
+    """Refuse what needs more bytes than half of the memory; the rest is for the work itself.
 
     Args:
         needed: bytes.
@@ -295,11 +271,10 @@ def memory_setting(memory: int | str | None) -> int:
     """
     if memory is None:
         return memory_limit() // 2
-    match = _SIZE.fullmatch(str(memory).strip())
-    size = 0 if match is None else int(float(match[1]) * _UNITS[match[2].lower()])
-    if size <= 0:
-        raise InputError(f"memory: must be a number of bytes such as 4GiB or 500MB, not {memory!r}")
-    return size
+    with suppress(ValidationError):
+        if (size := TypeAdapter(ByteSize).validate_python(memory)) > 0:
+            return int(size)
+    raise InputError(f"memory: must be a number of bytes such as 4GiB or 500MB, not {memory!r}")
 
 
 # --- The same rules for frames --------------------------------------------------------------------

@@ -11,26 +11,23 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 import duckdb
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
-from recsys.data.columns import GuessedColumns, guess_columns
+from recsys.data.columns import WORDS, guess_columns
 from recsys.data.database import MISSING_WORDS, WHOLE, cursor, inexact, name, text
-from recsys.data.tables import OpenTable, as_polars, decoded, typed
+from recsys.data.tables import OpenTable, as_polars, typed
 from recsys.data.times import (
     date_of_form,
-    first_date,
+    fitting_forms,
     form_hint,
-    is_compact,
     not_before,
     sure_form,
-    tells_no_form,
 )
-from recsys.data.where import Condition, holds_nowhere, kinds_in, parse, select_rows
+from recsys.data.where import Condition, holds_nowhere, parse, select_rows
 from recsys.errors import InputError
 from recsys.folders.digests import table_sha256_of_parts
 
@@ -40,12 +37,10 @@ KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
 BLOCK = 1 << 20
 """Interactions that are read at a time."""
-SAMPLE_ROWS = 1_000
+_SAMPLE_ROWS = 1_000
 """The number of first rows whose values help to guess columns."""
-_CLOSER_LOOKS = (100_000, 1_000_000)
-"""Rows that are read where those of a sample do not tell the form of dates."""
-_MOST_COLUMNS = 1_000
-"""Columns among which others than the given ones are guessed: the first ones."""
+_MANY_ROWS = 1_000_000
+"""Rows that are read where the dates of a sample have several forms."""
 _LISTED = 10
 """Unused columns that are named."""
 _FLOATS = {"FLOAT": 32, "DOUBLE": 64}
@@ -79,10 +74,20 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     Raises:
         InputError: a column is missing or in doubt.
     """
-    found = find_columns(table, config)
-    if found.guessed:
-        logger.info("%s: guessed the columns: %s", table.origin, found)
-    used = {*found.columns.roles.values(), *config.keep}
+    given = {} if config.columns is None else config.columns.model_dump(exclude_unset=True)
+    table.present([column for column in given.values() if column is not None])
+    columns = config.columns or Columns()
+    if not WORDS.keys() <= given.keys():
+        sample = table.read(rows=_SAMPLE_ROWS)
+        columns = guess_columns(sample, config.columns, table.origin, config.time_format)
+        table.present([*columns.roles.values()])
+    if guesses := [
+        f"{WORDS[role]} {column!r}"
+        for role, column in columns.roles.items()
+        if role in WORDS and role not in given and column != role
+    ]:
+        logger.info("%s: guessed the columns: %s", table.origin, ", ".join(guesses))
+    used = {*columns.roles.values(), *config.keep}
     for condition in conditions_of(config, table.names, table.origin).values():
         used |= {*condition.columns}
     if unused := [column for column in table.names if column not in used]:
@@ -91,53 +96,24 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
         logger.info(
             "%s: not used: %s; see --where, --keep (in Python where=, keep=)", table.origin, listed
         )
-    column = found.columns.timestamp
+    column = columns.timestamp
     if config.time_format is not None or column not in table.names:  # row-order is none of them
-        return found.columns, config
-    form, times = form_of(table, column)
-    if form is not None:
-        numbers = f"; if they are numbers, say --time-format {TIME_IS_NUMBER}"
+        return columns, config
+    if (form := form_of(table, column)) is not None:
         logger.info(
-            "%s: column %r has %s and the like, read as dates, as with --time-format %r%s",
-            *(table.origin, column, first_date(times, form), form),
-            numbers if is_compact(form) else "",
+            "%s: column %r has dates in the form %r, as with --time-format; --time-format %s says "
+            "that they are numbers",
+            *(table.origin, column, form, TIME_IS_NUMBER),
         )
-    return found.columns, config.model_copy(update={"time_format": form})
+    return columns, config.model_copy(update={"time_format": form})
 
 
-def form_of(table: OpenTable, column: str) -> tuple[str | None, pl.Series]:
-    """Return the form of the dates in a column, if there is no doubt, and those that tell it."""
-    read = SAMPLE_ROWS
-    times = table.read([column], read)[column]
-    for rows in _CLOSER_LOOKS:
-        if len(times) < read or not tells_no_form(times):
-            break
-        times, read = table.read([column], rows)[column], rows
-    return sure_form(times), times
-
-
-def find_columns(table: OpenTable, config: DataConfig) -> GuessedColumns:
-    """Find the user, item and time column of a table without reading all of it.
-
-    Raises:
-        InputError: a column is missing or in doubt; see `guess_columns`.
-    """
-    given = config.columns
-    named = {} if given is None else given.model_dump(exclude_unset=True)
-    known = [column for column in named.values() if column is not None]
-    table.present(known)
-    if given is not None and {"user_id", "item_id", "timestamp"} <= named.keys():
-        found = GuessedColumns(given, {})
-    else:
-        few = table.sure_names[:_MOST_COLUMNS] if len(table.names) > _MOST_COLUMNS else ()
-        sample = table.read(few and [*known, *few], SAMPLE_ROWS)
-        unread = [
-            f"; column {name!r} cannot be read: {why}" for name, why in table.unreadable.items()
-        ]
-        hint = table.hint + "".join(unread[:1])
-        found = guess_columns(sample, given, table.origin, hint, config.time_format)
-    table.refuse_lacking(found.columns.roles.values())
-    return found
+def form_of(table: OpenTable, column: str) -> str | None:
+    """Return the form of the dates in a column, if there is no doubt."""
+    times = table.read([column], _SAMPLE_ROWS)[column]
+    if len(times) == _SAMPLE_ROWS and len(fitting_forms(times)) > 1:
+        times = table.read([column], _MANY_ROWS)[column]
+    return sure_form(times)
 
 
 # --- The log --------------------------------------------------------------------------------------
@@ -148,9 +124,7 @@ class Log:
     """Checked interactions of users with items, in one total order, in tables of DuckDB.
 
     Rows are sorted by user, then time, then the position column if there is one, then their order
-    in the source. So the order is the same in every run.
-
-    The table ``log`` has ``u`` and ``i`` (numbers of user and item ids, which ascend),
+    in the source. The table ``log`` has ``u`` and ``i`` (numbers of user and item ids, ascending),
     ``timestamp`` (int64: numbers rounded down, dates as seconds since 1970 UTC), ``ord`` (0, 1, …
     along the total order) and the kept columns; ``users`` and ``items`` have the ids.
     """
@@ -163,8 +137,7 @@ class Log:
     keep: tuple[str, ...] = ()
     """The names of the kept columns: int64, float64, text or lists of text."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """The number of dropped rows of the source, by reason. They and ``rows`` add up to those of the
-    source."""
+    """The number of dropped rows, by reason: they and ``rows`` add up to the rows of the source."""
     time_format: str | None = None
     """The form that dates were read by, given or found; None if that of ISO 8601 alone."""
     are_dates: bool = False
@@ -258,7 +231,7 @@ def read_log(
     Raises:
         InputError: a condition does not fit, a value breaks its column's rule, or no row is left.
     """
-    keep = (*config.keep, *(column for column in features if column not in config.keep))
+    keep = tuple(dict.fromkeys([*config.keep, *features]))
     log = Log(
         table.connection, table.origin, columns, keep, time_format=config.time_format, source=table
     )
@@ -297,19 +270,12 @@ def read_log(
 
 
 def _refuse_ties(log: Log) -> None:
-    """Refuse rows of one user and time that nothing orders.
-
-    Raises:
-        InputError: there are such rows, or their order was to be their time.
-    """
-    if log.columns.timestamp == ROW_ORDER:
-        raise InputError(f"{log.origin}: its rows have no order: name a column of their times")
-    tied = "select user_id from typed group by user_id, moment having count(*) > 1 limit 1"
-    for (user,) in log.connection.execute(tied).fetchall():
+    """Refuse rows of one user and time that nothing orders."""
+    tied = "select 1 from typed group by user_id, moment having count(*) > 1 limit 1"
+    if log.columns.timestamp == ROW_ORDER or log.connection.execute(tied).fetchall():
         raise InputError(
-            f"{log.origin}: user {user!r} has several interactions at one time, and the rows have "
-            "no order: name a column that orders them (data.columns.position), or write the frame "
-            "to Parquet"
+            f"{log.origin}: its rows have no order, and some of one user have one time: name a "
+            "column that orders them (data.columns.position), or write the frame to Parquet"
         )
 
 
@@ -325,19 +291,21 @@ class _Rows:
     """What holds for the rows that are left, in SQL."""
 
     def load(self, needed: Mapping[str, str]) -> None:
-        """Read columns, given what they are called in the source."""
+        """Read columns, given what they are called in the source; bytes are text."""
         query = self.source.selected([*needed.values()])
-        run = self.log.connection.execute
-        chosen = ", ".join(f"{name(their)} as {name(own)}" for own, their in needed.items())
-        staged = f"create or replace temp table staged as select {chosen} from ({query})"
+        chosen = []
+        for own, their in needed.items():
+            kind, value = self.source.types[their], name(their)
+            if kind.startswith("ENUM") or kind == "UUID":
+                value = f"{value}::varchar"
+            elif kind == "BLOB":
+                value = f"decode({value})"
+            chosen.append(f"{value} as {name(own)}")
+        staged = f"create or replace temp table staged as select {', '.join(chosen)} from ({query})"
         with self.source.errors():
             (self.log.rows,) = self.log.first(staged)
         relation = self.log.connection.table("staged")
         self.types = dict(zip(relation.columns, map(str, relation.types), strict=True))
-        for column, kind in self.types.items():
-            if kind.startswith("ENUM") or kind == "UUID":
-                run(f"alter table staged alter {name(column)} type varchar")
-                self.types[column] = "VARCHAR"
 
     def facts(self, *aggregates: str, value: str = "null") -> tuple[Any, ...]:
         """Return aggregates over the rows that are left; they may name a value of each, ``value_``.
@@ -351,10 +319,9 @@ class _Rows:
         """Drop the rows without a value in any of some columns."""
         blank = [f"{name(column)} is null" for column in columns if column in self.types]
         self.are_left += f" and not ({' and '.join(blank) or 'false'})"
-        self._left("blank rows")
+        self._count_left("blank rows")
 
-    def _left(self, reason: str) -> None:
-        """Count the rows that are left, and those that were dropped before."""
+    def _count_left(self, reason: str) -> None:
         (rows,) = self.facts("count(*)")
         self.log.count_drop(reason, self.log.rows - rows)
         self.log.rows = rows
@@ -378,10 +345,9 @@ class _Rows:
             select_rows(connection, "staged", condition, origin, held, self.are_left, every, ids)
             self.are_left = f"rowid in (select row_id from {held})"
             self.log.dropped.setdefault(reason, 0)  # which says that it dropped none
-            self._left(reason)
+            self._count_left(reason)
             if rows and not self.log.rows:
-                kinds = kinds_in(connection, "staged", condition.columns)
-                error = holds_nowhere(condition.written, kinds, rows, origin)
+                error = holds_nowhere(condition, rows, origin)
                 error.users = self.log.all_users
                 raise error
 
@@ -425,44 +391,30 @@ class _Rows:
         column, (bits, rule) = name(self.roles[role]), inexact(_FLOATS[kind], remedy)
         self.refuse(role, f"abs({column}) >= 2.0 ** {bits} and not isnan({column})", rule)
 
-    def _value(self, role: str) -> tuple[str, str]:
-        """Return the values of a role in SQL, and their type; bytes are text."""
-        sql, kind = name(self.roles[role]), self.types[self.roles[role]]
-        if kind != "BLOB":
-            return (f"present({sql})" if kind == "VARCHAR" else sql), kind
-        value = decoded(self.roles[role])
-        bad = f"{sql} is not null and {value} is null"
-        (first,) = self.facts(f"first({sql}) filter ({bad})")
-        uuid = f", such as '{UUID(bytes=first)}' for a UUID" if first and len(first) == 16 else ""
-        self.refuse(role, bad, f"bytes that are no text: write them as text{uuid}")
-        return f"present({value})", "VARCHAR"
-
     def _ids(self, role: str) -> str:
         """Return the ids of a role in SQL: integers or text; check them.
 
         Pandas writes the id 17850 as ``17850.0`` where others are missing, as in one month of
         several. The others must be integers or whole floats too; "007" is text.
         """
-        sql, kind = self._value(role)
-        place = f"{self.source.origin}: column {self.roles[role]!r}"
+        sql, kind = name(self.roles[role]), self.types[self.roles[role]]
         if kind == "VARCHAR":
-            return self._ids_of_text(role, sql, place)
+            return self._ids_of_text(role)
         self.refuse(role, f"{sql} is null", "an id is missing", droppable=True)
         if kind in _FLOATS:
             self.refuse(role, f"isnan({sql})", "an id is missing")
             self._refuse_inexact(role, kind, "ids integers or text")
         is_float = kind in _FLOATS or kind.startswith("DECIMAL")
         if not (self.facts(f"bool_and({sql} = floor({sql}))")[0] if is_float else kind in WHOLE):
+            place = f"{self.source.origin}: column {self.roles[role]!r}"
             raise InputError(f"{place}: ids must be integers or text, not {kind}")
         self.refuse(role, f"try_cast({sql} as bigint) is null", "an id of more than 64 bits")
         return f"{sql}::bigint"
 
-    def _ids_of_text(self, role: str, value: str, place: str) -> str:
-        sql = name(self.roles[role])
-        is_blob = self.types[self.roles[role]] == "BLOB"
-        missing, padded, dotted, whole, scientific = self.facts(
+    def _ids_of_text(self, role: str) -> str:
+        value = f"present({name(self.roles[role])})"
+        missing, dotted, whole, rounded = self.facts(
             "count(*) - count(value_)",
-            "0" if is_blob else f"count(*) filter (stripped({sql}) <> {sql})",
             "count(*) filter (suffix(value_, '.0'))",
             f"bool_and(is_plain(value_) or regexp_full_match(value_, '{_WHOLE_FLOAT}'))",
             "count(*) filter (contains(value_, 'E+'))",
@@ -470,35 +422,12 @@ class _Rows:
         )
         if missing:
             self.refuse(role, f"{value} is null", "an id is missing", droppable=True)
-        if padded:
-            logger.info("%s has blanks around %s ids: they are stripped", place, f"{padded:,}")
-        elif not is_blob:
-            value = sql  # none is missing
+        if rounded:
+            rule = "a long number that a spreadsheet has rounded: export ids as text"
+            self.refuse(role, f"regexp_full_match({value}, '{_ROUNDED}')", rule)
+        value = value.replace("present", "stripped", 1)  # none is missing
         if whole and (dotted or self.source.is_text):
             return f"regexp_replace({value}, '\\.0$', '')::bigint" if dotted else f"{value}::bigint"
-        if scientific:
-            is_rounded = f"regexp_full_match(value_, '{_ROUNDED}')"
-            rounded, first, others = self.facts(
-                f"count(distinct value_) filter ({is_rounded})",
-                f"min(value_) filter ({is_rounded})",
-                "count(*) filter (number_in(replace(value_, ',', '.')) is null)",
-                value=value,
-            )
-            if rounded > 1 or (rounded and not others):
-                raise InputError(
-                    f"{place}: {first!r} is a long number that a spreadsheet has rounded, so that "
-                    "several ids may have become one: export the log without it, or ids as text"
-                )
-        if dotted:
-            (twice,) = self.facts(
-                f"min({value}) filter ({value} || '.0' in (select {value} from staged where "
-                f"{self.are_left} and regexp_full_match({value}, '{_WHOLE_FLOAT}')))"
-            )
-            if twice is not None:
-                raise InputError(
-                    f"{place}: has both {twice!r} and {twice + '.0'!r}, which may be one id: write "
-                    "it in one way"
-                )
         return value
 
     def _times(self, role: str, form: str | None) -> tuple[str, str]:
@@ -506,16 +435,16 @@ class _Rows:
         column = self.roles[role]
         if column not in self.types:  # row-order
             return "rowid + 1", "rowid + 1"
-        sql, kind = self._value(role)
+        sql, kind = name(column), self.types[column]
         number = kind in WHOLE or kind in _FLOATS or kind.startswith("DECIMAL")
-        if kind != "VARCHAR":
-            self.refuse(role, f"{sql} is null", "a value is missing", droppable=True)
+        missing = f"present({sql}) is null" if kind == "VARCHAR" else f"{sql} is null"
+        self.refuse(role, missing, "a value is missing", droppable=True)
         if number and form not in (None, TIME_IS_NUMBER):  # 20241231
             whole = f"try_cast({sql} as hugeint)"
             sql = f"(case when {whole} = {sql} then {whole}::varchar else {sql}::varchar end)"
             kind = "VARCHAR"
         if kind == "VARCHAR":
-            return self._times_of_text(role, sql, form)
+            return self._times_of_text(role, f"stripped({sql})", form)
         if kind == "DATE" or kind.startswith("TIMESTAMP"):
             return self._moments(role, sql, kind, form)
         if not number:
@@ -539,12 +468,7 @@ class _Rows:
         return moment, f"floored({moment}, 1000000)"
 
     def _times_of_text(self, role: str, value: str, form: str | None) -> tuple[str, str]:
-        rows, present, integers = self.facts(
-            "count(*)", "count(value_)", "count(integer_in(value_))", value=value
-        )
-        if present < rows:
-            self.refuse(role, f"{value} is null", "a value is missing", droppable=True)
-        value = value.replace("present(", "stripped(", 1)  # none is missing
+        rows, integers = self.facts("count(*)", "count(integer_in(value_))", value=value)
         number = f"integer_in({value})" if integers == rows else f"number_in({value})"
         if form in (None, TIME_IS_NUMBER) and integers == rows:
             return number, number
@@ -555,20 +479,19 @@ class _Rows:
             date = f"coalesce({date_of_form(value, form)}, {date})"
             as_dates = True
             rule = f"is neither in the form {form!r} of data.time_format nor in that of ISO 8601"
-            if is_compact(form):
-                rule += "; if none is a date, say --time-format number"
         else:
             dates, numbers = self.facts(f"count({date})", f"count({number})")
             as_dates, rule = dates > numbers, ""
         bad = f"{date if as_dates else number} is null"
         try:
-            some = self.log.frame(
-                f"select {value} as value from staged where {self.are_left} and {bad} limit 1000"
+            first = self.log.frame(
+                f"select {value} as value from staged where {self.are_left} and {bad} "
+                "order by rowid limit 1"
             )["value"]
         except duckdb.InvalidInputException as error:
             raise InputError(f"data.time_format={form!r}: cannot be read") from error
-        if len(some):
-            rule = rule or f"neither a number nor an ISO 8601 date{form_hint(some)}"
+        if len(first):
+            rule = rule or f"neither a number nor an ISO 8601 date{form_hint(first)}"
             self.refuse(role, bad, rule, droppable=form is not None)
         if not as_dates:
             return self._numbers(role, number, whole=False)
@@ -602,8 +525,9 @@ class _Rows:
         if kind in _FLOATS or kind.startswith("DECIMAL"):
             return f"{sql}::double"
         inner = kind.removesuffix("[]")
-        nested = any(mark in inner for mark in ("BLOB", "INTERVAL", "(", "["))
-        if kind == "INTERVAL" or (nested and not inner.startswith(("DECIMAL", "ENUM"))):
+        if any(mark in inner for mark in ("BLOB", "INTERVAL", "(", "[")) and not inner.startswith(
+            ("DECIMAL", "ENUM")
+        ):
             raise InputError(
                 f"{place}: cannot be kept: numbers, text, dates and lists of them can, not {kind}"
             )
@@ -659,13 +583,11 @@ def filter_log(log: Log, config: DataConfig) -> None:
     """Split users into sessions, then drop rows: early and late ones, duplicates, rare ids.
 
     Early rows are those before ``since``, late rows those after the end of the split. Items are
-    filtered first, then users; with ``k_core`` repeatedly until both minimums hold. Times are
-    compared as stored: dates in whole seconds.
+    filtered first, then users; with ``k_core`` repeatedly until both minimums hold.
 
     Raises:
         InputError: no user is left.
     """
-    before = log.rows
     if config.session_gap is not None:
         _split_sessions(log, config.session_gap)
     if config.since is not None:
@@ -685,16 +607,8 @@ def filter_log(log: Log, config: DataConfig) -> None:
                 frequent = f"select {column} from log group by {column} having count(*) >= {least}"
                 _keep(log, setting, f"where {column} in ({frequent})")
     if not log.rows:
-        users, items = log.first(
-            "select (select count(*) from users), (select count(*) from items)"
-        )
-        since = "" if config.since is None else f"since={config.since}, "
-        raise InputError(
-            f"{log.origin}: no user survives the filter ({since}duplicates={config.duplicates}, "
-            f"min_item_interactions={config.min_item_interactions}, "
-            f"min_user_interactions={config.min_user_interactions}, k_core={config.k_core}): "
-            f"the log has {before} rows of {users} users and {items} items"
-        )
+        dropped = ", ".join(f"{reason}: {count:,}" for reason, count in log.dropped.items())
+        raise InputError(f"{log.origin}: no row is left by the rules of data ({dropped})")
 
 
 def _keep(log: Log, reason: str, clause: str) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import http.client
 import os
+import shutil
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from recsys.config import Columns
 from recsys.errors import InputError, checked_path, did_you_mean
@@ -34,14 +32,6 @@ MIRROR_VARIABLE = "RECSYS_MIRROR"
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file of a dataset, stored on the mirror under its name."""
-
-    name: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class NamedDataset:
     """A public log with a short name. The counts are those of the log as it is read."""
 
@@ -52,7 +42,8 @@ class NamedDataset:
     interactions: int
     users: int
     items: int
-    files: tuple[RemoteFile, ...]
+    files: dict[str, str]
+    """The SHA-256 of each file, by its name on the mirror."""
     read: Callable[..., Tables]
     """Reads the log and the item table from the paths of the files, in their order."""
     columns: Columns = field(default_factory=Columns)
@@ -71,6 +62,7 @@ def read_named(
     Raises:
         InputError: no mirror has its files, or one of them is another file.
     """
+    mirror = mirror or os.environ.get(MIRROR_VARIABLE, "")
     return dataset.read(*(_locate(file, dataset, mirror, cache) for file in dataset.files))
 
 
@@ -91,54 +83,39 @@ def find_named_dataset(source: str) -> NamedDataset | None:
     raise InputError(f"{source}: neither a file nor a named dataset{hint}")
 
 
-def _locate(file: RemoteFile, dataset: NamedDataset, mirror: str | None, cache: Path) -> Path:
+def _locate(file: str, dataset: NamedDataset, mirror: str, cache: Path) -> Path:
     """Return the path of the verified file; download it if the mirror is a URL."""
-    mirror = mirror or os.environ.get(MIRROR_VARIABLE, "")
     is_url = mirror.startswith(("http://", "https://"))
     folders = [cache] if is_url or not mirror else [Path(mirror), cache]
     for folder in folders:
-        if (path := folder / file.name).is_file():
-            _check(file, file_sha256(path), str(path))
+        if (path := folder / file).is_file():
+            _check(path, dataset.files[file], str(path))
             return path
-    if is_url:
-        return _download(f"{mirror.rstrip('/')}/{file.name}", file, cache)
-    searched = " nor in ".join(str(folder) for folder in folders)
-    raise InputError(
-        f"{dataset.name}: {file.name} is not in {searched}; set {MIRROR_VARIABLE} to a folder or "
-        f"base URL that has it (the data come from {dataset.homepage})"
-    )
-
-
-def _check(file: RemoteFile, found: str, origin: str) -> None:
-    if found != file.sha256:
+    if not is_url:
+        searched = " nor in ".join(str(folder) for folder in folders)
         raise InputError(
-            f"{origin}: SHA-256 {found} is not {file.sha256}: not the file {file.name}"
+            f"{dataset.name}: {file} is not in {searched}; set {MIRROR_VARIABLE} to a folder or "
+            f"base URL that has it (the data come from {dataset.homepage})"
         )
-
-
-def _download(url: str, file: RemoteFile, cache: Path) -> Path:
-    """Download into the cache; the file appears there once complete and verified."""
-    bars = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    digest = hashlib.sha256()
+    url = f"{mirror.rstrip('/')}/{file}"
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (
             urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)  # nosec B310
-            tempfile.TemporaryDirectory(dir=cache, prefix=f".{file.name}.") as folder,
-            Progress(*bars, console=Console(stderr=True), transient=True) as progress,
+            tempfile.TemporaryDirectory(dir=cache, prefix=f".{file}.") as folder_of_download,
         ):
-            size = int(response.headers.get("Content-Length", 0)) or None
-            task = progress.add_task(file.name, total=size)
-            part = Path(folder, file.name)
-            with part.open("wb") as target:
-                while block := response.read(1 << 18):
-                    target.write(block)
-                    digest.update(block)
-                    progress.advance(task, len(block))
-            _check(file, digest.hexdigest(), url)
-            return part.replace(cache / file.name)
+            path = Path(folder_of_download, file)
+            with path.open("wb") as target:
+                shutil.copyfileobj(response, target)
+            _check(path, dataset.files[file], url)
+            return path.replace(cache / file)
     except (OSError, http.client.HTTPException) as error:
         raise InputError(f"{url}: cannot be fetched into {cache}: {error}") from error
+
+
+def _check(path: Path, sha256: str, origin: str) -> None:
+    if (actual := file_sha256(path)) != sha256:
+        raise InputError(f"{origin}: SHA-256 {actual} is not {sha256}: not the file {path.name}")
 
 
 def _parquet(log: Path, items: Path | None = None) -> Tables:
@@ -177,125 +154,111 @@ def _online_retail_lines(log: Path) -> Tables:
 
 
 def _shop() -> Tables:
-    """Simulate the shop."""
     made = make_shop()
     return made.interactions, made.products
 
 
-_ONLINE_RETAIL_FILE = RemoteFile(
-    "online-retail-ii.parquet", "60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f"
-)
-_ONLINE_RETAIL_COLUMNS = Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate")
+def _amazon(
+    name: str, category: str, counts: tuple[int, int, int], digests: tuple[str, str]
+) -> Iterator[NamedDataset]:
+    """Yield Amazon reviews as sequences, as in most papers, and by day (with other item ids)."""
+    for is_timed, sha256 in enumerate(digests):
+        times = "by day; other item ids" if is_timed else "as sequences: times are positions"
+        full_name = f"amazon-{name}{'-timed' * is_timed}"
+        yield NamedDataset(
+            full_name,
+            f"Amazon reviews 2014, {category}, 5-core, {times}",
+            "https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+            "research; cite McAuley et al. 2015",
+            *counts,
+            {f"{full_name}.parquet": sha256},
+            _parquet,
+            Columns() if is_timed else Columns(timestamp="position"),
+        )
 
-_BEAUTY = ("Beauty", 198_502, 22_363, 12_101)
-_SPORTS = ("Sports and Outdoors", 296_337, 35_598, 18_357)
-"""The category's name at Amazon, and the interactions, users and items of its 5-core."""
 
-
-def _amazon(name: str, log: tuple[str, int, int, int], sha256: str) -> NamedDataset:
-    """Describe Amazon reviews as sequences, as in most papers, or by day (with other item ids)."""
-    category, interactions, users, items = log
-    timed = name.endswith("-timed")
-    times = "by day; other item ids" if timed else "as sequences: times are positions"
-    return NamedDataset(
-        name=f"amazon-{name}",
-        description=f"Amazon reviews 2014, {category}, 5-core, {times}",
-        homepage="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
-        licence="research; cite McAuley et al. 2015",
-        interactions=interactions,
-        users=users,
-        items=items,
-        files=(RemoteFile(f"amazon-{name}.parquet", sha256),),
-        read=_parquet,
-        columns=Columns() if timed else Columns(timestamp="position"),
-    )
-
+_MOVIELENS = "https://grouplens.org/datasets/movielens/"
+_HARPER = "research only, no redistribution; cite Harper and Konstan 2015"
+_RETAIL = "https://archive.ics.uci.edu/dataset/502/online+retail+ii"
+_RETAIL_FILES = {
+    "online-retail-ii.parquet": "60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f"
+}
+_RETAIL_COLUMNS = Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate")
 
 DATASETS = (
     NamedDataset(
-        name="shop",
-        description="a simulated shop with planted rules, generated from a seed",
-        homepage="recsys.shop.simulation",
-        licence="Apache-2.0, as this library",
-        interactions=259_813,
-        users=10_000,
-        items=1_000,
-        files=(),
-        read=_shop,
+        "shop",
+        "a simulated shop with planted rules, generated from a seed",
+        "recsys.shop.simulation",
+        "Apache-2.0, as this library",
+        *(259_813, 10_000, 1_000),
+        {},
+        _shop,
     ),
     NamedDataset(
-        name="ml-1m",
-        description="MovieLens-1M: film ratings of 2000 to 2003",
-        homepage="https://grouplens.org/datasets/movielens/1m/",
-        licence="research only, no redistribution; cite Harper and Konstan 2015",
-        interactions=1_000_209,
-        users=6_040,
-        items=3_706,
-        files=(
-            RemoteFile(
-                "ml-1m.parquet", "6edab6475013c91cb628ca18b2b6ac877a47ee539f22626b6671c6a5ba00fc45"
+        "ml-1m",
+        "MovieLens-1M: film ratings of 2000 to 2003",
+        f"{_MOVIELENS}1m/",
+        _HARPER,
+        *(1_000_209, 6_040, 3_706),
+        {
+            "ml-1m.parquet": "6edab6475013c91cb628ca18b2b6ac877a47ee539f22626b6671c6a5ba00fc45",
+            "ml-1m-items.parquet": (
+                "e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973"
             ),
-            RemoteFile(
-                "ml-1m-items.parquet",
-                "e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973",
-            ),
-        ),
-        read=_parquet,
+        },
+        _parquet,
     ),
     NamedDataset(
-        name="ml-100k",
-        description="MovieLens-100K: film ratings of 1997 and 1998",
-        homepage="https://grouplens.org/datasets/movielens/100k/",
-        licence="research only, no redistribution; cite Harper and Konstan 2015",
-        interactions=100_000,
-        users=943,
-        items=1_682,
-        files=(
-            RemoteFile(
-                "ml-100k.tsv", "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490"
-            ),
+        "ml-100k",
+        "MovieLens-100K: film ratings of 1997 and 1998",
+        f"{_MOVIELENS}100k/",
+        _HARPER,
+        *(100_000, 943, 1_682),
+        {"ml-100k.tsv": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490"},
+        _movielens_100k,
+    ),
+    *_amazon(
+        "beauty",
+        "Beauty",
+        (198_502, 22_363, 12_101),
+        (
+            "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c",
+            "b10b1e9ef624567211e6387fe281a4719390b953ff8f2838aec9b1e41fb2afeb",
         ),
-        read=_movielens_100k,
     ),
-    _amazon("beauty", _BEAUTY, "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c"),
-    _amazon(
-        "beauty-timed", _BEAUTY, "b10b1e9ef624567211e6387fe281a4719390b953ff8f2838aec9b1e41fb2afeb"
-    ),
-    _amazon("sports", _SPORTS, "16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e"),
-    _amazon(
-        "sports-timed", _SPORTS, "1c8d679dc84b919d7c2291d1ce0b0e09796a00fef70211f8d22b3e03dcc93a03"
+    *_amazon(
+        "sports",
+        "Sports and Outdoors",
+        (296_337, 35_598, 18_357),
+        (
+            "16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e",
+            "1c8d679dc84b919d7c2291d1ce0b0e09796a00fef70211f8d22b3e03dcc93a03",
+        ),
     ),
     NamedDataset(
-        name="online-retail-ii",
-        description=(
-            "UCI Online Retail II: purchase lines of a British gift wholesaler, 2009 to 2011, less "
-            "lines without a customer, cancellations (InvoiceNo C…) and quantities not above 0; "
-            "postage and similar codes (POST, D, M) remain as items"
-        ),
-        homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
-        licence="CC BY 4.0",
-        interactions=791_114,
-        users=5_881,
-        items=4_631,
-        files=(_ONLINE_RETAIL_FILE,),
-        read=_online_retail,
-        columns=_ONLINE_RETAIL_COLUMNS,
+        "online-retail-ii",
+        "UCI Online Retail II: purchase lines of a British gift wholesaler, 2009 to 2011, less "
+        "lines without a customer, cancellations (InvoiceNo C…) and quantities not above 0; "
+        "postage and similar codes (POST, D, M) remain as items",
+        _RETAIL,
+        "CC BY 4.0",
+        *(791_114, 5_881, 4_631),
+        _RETAIL_FILES,
+        _online_retail,
+        _RETAIL_COLUMNS,
     ),
     NamedDataset(
-        name="online-retail-ii-lines",
-        description=(
-            "UCI Online Retail II as published: all lines, including those that are not purchases "
-            "of a product by a known customer; data.where can drop these, as in "
-            "configs/online-retail-ii.yaml"
-        ),
-        homepage="https://archive.ics.uci.edu/dataset/502/online+retail+ii",
-        licence="CC BY 4.0",
-        interactions=1_044_847,
-        users=5_942,
-        items=5_305,
-        files=(_ONLINE_RETAIL_FILE,),
-        read=_online_retail_lines,
-        columns=_ONLINE_RETAIL_COLUMNS,
+        "online-retail-ii-lines",
+        "UCI Online Retail II as published: all lines, including those that are not purchases of a "
+        "product by a known customer; data.where can drop these, as in "
+        "configs/online-retail-ii.yaml",
+        _RETAIL,
+        "CC BY 4.0",
+        *(1_044_847, 5_942, 5_305),
+        _RETAIL_FILES,
+        _online_retail_lines,
+        _RETAIL_COLUMNS,
     ),
 )
 
@@ -323,14 +286,9 @@ _KINDS = {
     ".ndjson": "JSON lines",
 }
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-_TABLES = {
-    "a Delta": ("_delta_log", "DeltaTable(path).to_pyarrow_table()"),
-    "a Hudi": (".hoodie", "spark.read.format('hudi').load(path)"),
-    "an Iceberg": ("metadata/*.metadata.json", "catalog.load_table(name).scan().to_arrow()"),
-}
-"""What marks the folder of a table, and what reads it."""
+_TABLES = {"Delta": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.metadata.json"}
+"""What marks the folder of a table whose files are not its rows."""
 _DATASET_MANIFEST = "manifest.json"
-_EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,12 +380,11 @@ def _refuse_tables(folders: set[Path]) -> None:
         InputError: one of the folders is, or is in, a table of Delta Lake, Hudi or Iceberg.
     """
     for folder in sorted({above for path in folders for above in (path, *path.absolute().parents)}):
-        for kind, (mark, reader) in _TABLES.items():
+        for kind, mark in _TABLES.items():
             if next(folder.glob(mark), None) is not None:
                 raise InputError(
-                    f"{folder}: is {kind} table, whose files also have rows that were removed or "
-                    f"rewritten: read it with its own library and pass the frame, e.g. {reader}, "
-                    "or write that frame to Parquet"
+                    f"{folder}: is a table of {kind}, whose files also have rows that were removed "
+                    "or rewritten: read it with its own library and pass the frame"
                 )
 
 
@@ -444,20 +401,8 @@ def _of_one_kind(files: list[SourceFile], origin: str) -> tuple[SourceFile, ...]
 def _known_file(path: Path) -> SourceFile:
     file = _file(path)
     if file is None:
-        if path.suffix.lower() in _EXCEL:
-            raise InputError(
-                f"{path}: is an Excel workbook: save its sheet as CSV, or in Python pass the frame "
-                f"of pandas.read_excel({path.name!r})"
-            )
         known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
-        inner = _unpacked(path)
-        ending = inner.suffix + path.name.removeprefix(inner.name)
-        hint = (
-            "if it has an object on each line, name it .jsonl"
-            if inner.suffix.lower() == ".json"
-            else "if it is text with a delimiter, name it .csv or .tsv"
-        )
-        raise InputError(f"{path}: unknown extension {ending!r}, not {known}: {hint}")
+        raise InputError(f"{path}: unknown extension {''.join(path.suffixes)!r}, not {known}")
     return file
 
 

@@ -1,9 +1,8 @@
-"""Times: forms of dates other than ISO 8601, days and times of day, units of numbers."""
+"""Times: forms of dates other than ISO 8601, and units of numbers."""
 
 from __future__ import annotations
 
 import re
-from datetime import time
 from functools import cache
 
 import duckdb
@@ -45,17 +44,10 @@ _CODES = {
 """The text that a part of a known form stands for: strptime itself takes 24 for the year 24."""
 _WRITTEN_OUT = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%h": "%b"}
 _WRITTEN_OUT |= {".%f": "", ", ": " ", " GMT": " ", " UTC": " "}
-_NOTHING = r"^[0\s./,:-]*$"
-"""Text that stands for an unknown date of another form, such as 00/00/0000."""
-_NO_DATE = r"^(?:-?0+|-1|9+|\d{4}(?:0\d|1[0-2])00(?:\d\d){0,3})$"
-"""Numbers that stand for an unknown date among others, such as 0, 99999999 and 20240000."""
-_FIRST_YEAR, _LAST_YEAR, _UNKNOWN_YEAR = 1970, 2100, 9999
-_LIKELY_YEAR = r"^(?:19[7-9]|20\d|210)"
-_MISTAKES = 0.1
-"""The share of other numbers among dates: with more of them, none is taken for a date. Numbers that
-follow one another have 31 dates in a row at most."""
-_LIKELY = 1_000
-"""The number of values that decide which forms a message names."""
+_FIRST_YEAR, _LAST_YEAR = 1970, 2100
+_MOST_DATES = 0.9
+"""The share of dates among numbers that are dates: those that follow one another have 31 dates in a
+row at most."""
 
 
 def date_of_form(value: str, form: str) -> str:
@@ -123,21 +115,22 @@ def as_iso(values: pl.Series, form: str) -> pl.Series:
 def compact_form(values: pl.Series) -> str | None:
     """Return the form of dates that are written as numbers; None if they are other numbers.
 
-    Dates are of the years 1970 to 2100. Numbers that stand for an unknown date may be among them,
-    and one mistake in ten. Unix times of as many digits are seconds after May 2032.
+    Nine in ten must be dates of the years 1970 to 2100. Unix times of as many digits are seconds
+    after May 2032.
 
     >>> [compact_form(pl.Series([number])) for number in (20241231, 202412312359, 1_700_000_000)]
     ['%Y%m%d', '%Y%m%d%H%M', None]
     """
     written = _written(values).drop_nulls()
-    if written.dtype != pl.String or not written.str.contains(_LIKELY_YEAR).any():
+    if written.dtype != pl.String:
         return None
-    usual = {form: _are_usual(written, form) for form in _compact_forms(written)}
-    form = max(usual, key=lambda form: usual[form].sum(), default=None)
-    if form is None or not usual[form].any():
-        return None
-    mistakes = int((~_is_unknown(written.filter(~usual[form]))).sum())
-    return form if mistakes <= _MISTAKES * len(written) else None
+    lengths = written.str.len_bytes()
+    for digits, form in _COMPACT.items():
+        if (lengths == digits).sum() >= _MOST_DATES * len(written) > 0:
+            years = dates_of_form(written, form).dt.year()
+            if years.is_between(_FIRST_YEAR, _LAST_YEAR).sum() >= _MOST_DATES * len(written):
+                return form
+    return None
 
 
 def fitting_forms(values: pl.Series) -> list[str]:
@@ -152,10 +145,15 @@ def fitting_forms(values: pl.Series) -> list[str]:
     if known.dtype != pl.String:
         return []
     others = known.filter(dates_in(known).is_null())
-    others = others.filter(~others.str.contains(_NOTHING))
     if not numbers_in(others).null_count():
         return []
-    return [form for form in _alike(others.head(1)) if _fit(others, form) == len(others)]
+    first = " ".join(re.sub(r"(,| GMT| UTC)(?=[ +-]|$)", " ", others[0]).split())
+    return [
+        form
+        for form in _KNOWN
+        if re.fullmatch(_pattern(form), first)
+        and dates_of_form(others, form).dt.year().is_between(1900, 9999).fill_null(False).all()
+    ]
 
 
 def sure_form(values: pl.Series) -> str | None:
@@ -170,74 +168,19 @@ def sure_form(values: pl.Series) -> str | None:
     return forms[0] if len(forms) == 1 else compact_form(values)
 
 
-def tells_no_form(values: pl.Series) -> bool:
-    """Return whether others must tell the form of times.
-
-    All are missing or stand for an unknown date, or are dates of several forms.
-
-    >>> tells_no_form(pl.Series([0, None, 99991231])), tells_no_form(pl.Series(["1/13/2024"]))
-    (True, False)
-    """
-    written = _written(values).drop_nulls()
-    if written.is_empty():
-        return True
-    is_text = written.dtype == pl.String
-    return is_text and (bool(_is_unknown(written).all()) or len(fitting_forms(values)) > 1)
-
-
-def first_date(values: pl.Series, form: str) -> object:
-    """Return the first value that is a date of a `sure_form`.
-
-    >>> first_date(pl.Series([0, 20241231]), "%Y%m%d")
-    20241231
-    """
-    known = present(values)
-    written = _written(known)
-    usual = _are_usual(written, form)
-    return known.filter(usual if usual.any() else dates_of_form(written, form).is_not_null())[0]
-
-
 def is_compact(form: str | None) -> bool:
     """Return whether dates of a form are whole numbers."""
     return form in _COMPACT.values()
 
 
 def form_hint(values: pl.Series) -> str:
-    """Return which forms dates may have, for a message; empty if none is known.
+    """Return which forms the first of some dates may have, for a message; empty if none is known.
 
     >>> "'%m/%d/%Y %H:%M' or '%d/%m/%Y %H:%M'" in form_hint(pl.Series(["1/2/2024 8:26"]))
     True
     """
-    some = values.head(_LIKELY)
-    if some.dtype != pl.String:
-        return ""
-    fitting = {form: count for form in _alike(some.head(20)) if (count := _fit(some, form))}
-    best = [repr(form) for form, count in fitting.items() if count == max(fitting.values())]
-    if not best:
-        return ""
-    return (
-        " (a date of another form is read if its log is prepared with "
-        f"--time-format {' or '.join(best)}, in Python time_format=)"
-    )
-
-
-def _is_unknown(written: pl.Series) -> pl.Series:
-    """Return which text stands for an unknown date, such as 0, or is a date of another year."""
-    unknown = written.str.contains(_NO_DATE)
-    for form in _compact_forms(written):
-        unknown |= dates_of_form(written, form).is_not_null() & ~_are_usual(written, form)
-    return unknown
-
-
-def _compact_forms(written: pl.Series) -> list[str]:
-    """Return the forms of dates as numbers that have as many digits as some of the text."""
-    lengths = set(written.str.len_bytes().unique())
-    return [form for digits, form in _COMPACT.items() if digits in lengths]
-
-
-def _are_usual(written: pl.Series, form: str) -> pl.Series:
-    years = dates_of_form(written, form).dt.year()
-    return years.is_between(_FIRST_YEAR, _LAST_YEAR).fill_null(value=False)
+    forms = " or ".join(map(repr, fitting_forms(values.head(1))))
+    return f" (a date of another form needs --time-format {forms})" if forms else ""
 
 
 def _written(values: pl.Series) -> pl.Series:
@@ -251,14 +194,6 @@ def _written(values: pl.Series) -> pl.Series:
     ).to_series()
 
 
-def _alike(values: pl.Series) -> list[str]:
-    """Return the known forms that a value looks like."""
-    some = [
-        " ".join(re.sub(r"(,| GMT| UTC)(?=[ +-]|$)", " ", v).split()) for v in values.drop_nulls()
-    ]
-    return [form for form in _KNOWN if any(re.fullmatch(_pattern(form), value) for value in some)]
-
-
 @cache  # that of re has room for fewer
 def _pattern(form: str) -> str:
     r"""Return the pattern of text in a known form.
@@ -270,40 +205,6 @@ def _pattern(form: str) -> str:
         return rf"\d{{{next(digits for digits, known in _COMPACT.items() if known == form)}}}"
     codes = re.split(r"(%[A-Za-z]| )", form)
     return "".join(_CODES.get(code, re.escape(code)) for code in codes)
-
-
-def _fit(values: pl.Series, form: str) -> int:
-    """Return how many values have a form, in a year that is likely, or 9999 for an unknown one."""
-    years = dates_of_form(values, form).dt.year()
-    return int((years.is_between(1900, 2200) | (years == _UNKNOWN_YEAR)).sum())
-
-
-# --- Days and times of day ------------------------------------------------------------------------
-
-_DAY = r"^\d{4}-\d\d-\d\d(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00:?00)?)?$"
-_CLOCK = r"^(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?$"
-_LENGTHS = ("duration", "length", "runtime")
-"""Columns that are called so have minutes and seconds."""
-
-
-def holds_days(times: pl.Series) -> bool:
-    """Return whether times are dates, whatever their form, without a time of day or at midnight."""
-    if times.dtype == pl.Datetime:
-        return bool((times.dt.time() == time()).all())
-    forms = *fitting_forms(times), compact_form(times)  # whichever fits, the days stay days
-    written = times if forms[0] is None else as_iso(times, forms[0])
-    return written.dtype == pl.Date or _all_match(written, _DAY)
-
-
-def is_clock(column: pl.Series) -> bool:
-    """Return whether a column holds times of day."""
-    lengths = any(word in column.name.lower() for word in _LENGTHS)
-    return column.dtype == pl.Time or (not lengths and _all_match(column, _CLOCK))
-
-
-def _all_match(values: pl.Series, pattern: str) -> bool:
-    known = present(values) if values.dtype == pl.String else values.clear()
-    return len(known) > 0 and bool(known.str.contains(pattern).all())
 
 
 # --- Units of numbers -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from recsys.data.database import WHOLE, cursor, name, reason, text
+from recsys.data.database import cursor, name, reason, text
 from recsys.errors import InputError, did_you_mean
 
 _LITERAL = re.compile(r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?P<mark>&+|\|(?!\|)|\|\|)""")
@@ -67,7 +67,6 @@ _OF_UNITS = frozenset(
     """.split()  # noqa: SIM905 - to be read
 )
 """Functions of dates with a word or a form."""
-_SHOWN = 5
 _ROW = "number of the row"
 
 
@@ -89,15 +88,16 @@ class Condition:
     """The columns that it reads."""
     beside_text: frozenset[str]
     """Those that it compares with text, so that 007 is not 7."""
-    ordered_beside_digits: frozenset[str]
-    """Those of them that it orders beside a number in quotes, such as '9', which as text is after
-    '10'."""
     compares_rows: bool
     """Whether it has a window, such as avg(price) over ()."""
 
     def refused(self, why: str) -> InputError:
         """Return the error that it cannot be used."""
-        return InputError(f"data.where {self.written!r}: {why}")
+        return _refused(self.written, why)
+
+
+def _refused(where: str, why: str) -> InputError:
+    return InputError(f"data.where {where!r}: {why}")
 
 
 def parse(where: str, names: Sequence[str], origin: str) -> Condition:
@@ -116,53 +116,34 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     ('price', 'kind')
     """
 
-    def refuse(why: str) -> InputError:
-        return InputError(f"data.where {where!r}: {why}")
-
     def rewrite(match: re.Match[str]) -> str:
         if match["mark"] is not None:  # bits of numbers in SQL
-            raise refuse(f"write and, or and not in place of {match['mark']}")
+            raise _refused(where, f"write and, or and not in place of {match['mark']}")
         quoted = match["quoted"]
         return match[0] if quoted is None or quoted in names else f"'{quoted}'"
 
     sql = f"(\n{_LITERAL.sub(rewrite, where)}\n)"
     known = f"the columns of {origin} are {', '.join(names)}"
-    tree = _tree(f"select {sql}")
+    with cursor() as connection:
+        rows = connection.execute(f"select json_serialize_sql({text(f'select {sql}')})").fetchall()
+    tree = json.loads(rows[0][0])
     if "error_message" in tree:
-        raise refuse(
-            "cannot be read as SQL, such as event = 'purchase' and price > 5: "
-            f"{reason(Exception(tree['error_message']))}; {known}"
-        )
+        why = f"cannot be read as SQL: {reason(tree['error_message'])}; {known}"
+        raise _refused(where, why)
     nodes = list(_expressions(tree))
     if not _is_one_expression(tree) or any(node["class"] not in _CLASSES for node in nodes):
-        raise refuse("must be one expression over the columns, without subqueries and stars")
-    for function in (node for node in nodes if node["class"] in ("FUNCTION", "WINDOW")):
-        _refuse_function(function, refuse)
-    columns = [node["column_names"] for node in nodes if node["class"] == "COLUMN_REF"]
-    for column, *_ in columns:
+        raise _refused(where, "must be one expression over the columns, without subqueries, stars")
+    for node in nodes:
+        if node["class"] in ("FUNCTION", "WINDOW"):
+            _check_function(node, where)
+    columns = dict.fromkeys(n["column_names"][0] for n in nodes if n["class"] == "COLUMN_REF")
+    for column in columns:
         if column not in names:
             hint = did_you_mean(column, names) or f"; text stands in quotes: '{column}'"
-            raise refuse(f"no column {column!r}{hint}; {known}")
-    return Condition(
-        where,
-        sql,
-        tuple(dict.fromkeys(column for column, *_ in columns)),
-        frozenset(column for node in nodes for column in _beside_text(node)),
-        frozenset(
-            column
-            for node in nodes
-            if node["type"] in _ORDERS and any(map(_is_number, _texts_in(node)))
-            for column in _beside_text(node)
-        ),
-        any(node["class"] == "WINDOW" for node in nodes),
-    )
-
-
-def _tree(sql: str) -> dict[str, Any]:
-    with cursor() as connection:
-        found = connection.execute(f"select json_serialize_sql({text(sql)})").fetchall()
-    tree: dict[str, Any] = json.loads(found[0][0])
-    return tree
+            raise _refused(where, f"no column {column!r}{hint}; {known}")
+    beside_text = frozenset(column for node in nodes for column in _beside_text(node))
+    compares_rows = any(node["class"] == "WINDOW" for node in nodes)
+    return Condition(where, sql, tuple(columns), beside_text, compares_rows)
 
 
 def _is_one_expression(tree: Mapping[str, Any]) -> bool:
@@ -189,37 +170,32 @@ def _expressions(tree: object) -> Iterator[dict[str, Any]]:
             yield from _expressions(child)
 
 
-def _refuse_function(function: Mapping[str, Any], refuse: Callable[[str], InputError]) -> None:
+def _check_function(function: Mapping[str, Any], where: str) -> None:
     called = function["function_name"]
     known = called in _COMPUTING or called in _OF_ROWS
     if function.get("schema") or function.get("catalog") or not known:
-        raise refuse(f"{called} is no function that a condition may call")
+        raise _refused(where, f"{called} is no function that a condition may call")
     if function["class"] == "FUNCTION" and called in _OF_ROWS:
-        raise refuse(f"{called} compares rows with others: write {called}(…) over ()")
-
-
-def _sides(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    sides = [value for value in node.values() if isinstance(value, dict)]
-    sides += node.get("children") or []
-    return sides + [argument["expression"] for argument in node.get("arguments") or []]
-
-
-def _texts_in(node: Mapping[str, Any]) -> list[str]:
-    literals = [side["literal"] for side in _sides(node) if side.get("class") == "CONSTANT"]
-    return [str(literal["text"]) for literal in literals if literal.get("kind") == "STRING"]
-
-
-def _is_number(written: str) -> bool:
-    return re.fullmatch(r" *[+-]?[0-9.]+ *", written) is not None
+        why = f"{called} compares rows with others: write {called}(…) over ()"
+        raise _refused(where, why)
 
 
 def _beside_text(node: Mapping[str, Any]) -> list[str]:
-    """Return the columns that a comparison or a function compares with text."""
-    if node["class"] in ("CAST", "CASE", "CONJUNCTION") or not _texts_in(node):
+    """Return the columns that a comparison or a function compares with text.
+
+    A number in quotes that a column is ordered by, such as '9', is no text: 10 is not before it.
+    """
+    if node["class"] in ("CAST", "CASE", "CONJUNCTION") or node.get("function_name") in _OF_UNITS:
         return []
-    if node.get("function_name") in _OF_UNITS:
+    sides = [value for value in node.values() if isinstance(value, dict)]
+    sides += node.get("children") or []
+    sides += [argument["expression"] for argument in node.get("arguments") or []]
+    literals = [side["literal"] for side in sides if side.get("class") == "CONSTANT"]
+    texts = [literal["text"] for literal in literals if literal.get("kind") == "STRING"]
+    if node["type"] in _ORDERS and any(re.fullmatch(r" *[+-]?[0-9.]+ *", t) for t in texts):
         return []
-    return [side["column_names"][0] for side in _sides(node) if side.get("class") == "COLUMN_REF"]
+    columns = [side["column_names"][0] for side in sides if side.get("class") == "COLUMN_REF"]
+    return columns if texts else []
 
 
 def select_rows(
@@ -248,19 +224,18 @@ def select_rows(
         ids: columns in which words such as NULL are missing values.
 
     Raises:
-        InputError: it fits no choice, is neither true nor false, or orders numbers as text.
+        InputError: it fits no choice, or is neither true nor false.
     """
     relation = connection.table(table)
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
     choices = []
     for column in condition.columns:
-        quoted, kind, beside_text = name(column), kinds[column], column in condition.beside_text
-        looks = _looks(connection, f"{table} where {every}", condition, column, kind)
-        if kind == "VARCHAR":
-            plain = f"{'present' if column in ids else 'stripped'}({quoted})"
-        else:
-            plain = as_text(quoted, kind)
-        choices.append([plain, looks] if beside_text else [looks, plain])
+        looks, plain = name(column), _as_text(name(column), kinds[column])
+        if kinds[column] == "VARCHAR":
+            plain = f"{'present' if column in ids else 'stripped'}({name(column)})"
+            if column not in condition.beside_text:
+                looks = _looks(connection, f"{table} where {every}", name(column))
+        choices.append([plain, looks] if column in condition.beside_text else [looks, plain])
     refused: duckdb.Error | None = None
     for chosen in islice(product(*choices), _MOST_CHOICES):
         typed = [f"{sql} as {name(c)}" for c, sql in zip(condition.columns, chosen, strict=True)]
@@ -277,32 +252,17 @@ def select_rows(
         else:
             return
     assert refused is not None  # noqa: S101 - there is a choice
-    dated = "; a date is written as date '2024-01-31'" if "DATE" in str(refused) else ""
-    values = kinds_in(connection, table, condition.columns)
-    raise condition.refused(f"{reason(refused)} ({values}){dated}") from refused
+    raise condition.refused(reason(refused)) from refused
 
 
-def _looks(
-    connection: duckdb.DuckDBPyConnection, rows: str, condition: Condition, column: str, kind: str
-) -> str:
-    """Return a column as its values look, in SQL; refuse to order numbers as text."""
-    sql = name(column)
-    is_number = kind in WHOLE | {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL")
-    in_order = column in condition.ordered_beside_digits
-    if kind == "VARCHAR" and (in_order or column not in condition.beside_text):
-        forms = [f"{rule}(present({sql}))" for rule in ("integer_in", "number_in", "date_in")]
-        counts = ", ".join(f"count({value})" for value in (f"present({sql})", *forms))
-        total, *fitting = connection.execute(f"select {counts} from {rows}").fetchall()[0]
-        is_number = fitting[1] == total > 0
-        if column not in condition.beside_text:
-            fits = (form for form, count in zip(forms, fitting, strict=True) if count == total)
-            sql = next(fits, sql)
-    if in_order and is_number:
-        raise condition.refused(
-            f"column {column!r} has numbers: write the one beside it without quotes, since text is "
-            "ordered letter by letter, 10 before 9"
-        )
-    return sql
+def _looks(connection: duckdb.DuckDBPyConnection, rows: str, column: str) -> str:
+    """Return a column of text as its values look, in SQL."""
+    forms = [f"{rule}(present({column}))" for rule in ("integer_in", "number_in", "date_in")]
+    counts = ", ".join(f"count({value})" for value in (f"present({column})", *forms))
+    total, *fitting = connection.execute(f"select {counts} from {rows}").fetchall()[0]
+    return next(
+        (form for form, count in zip(forms, fitting, strict=True) if count == total), column
+    )
 
 
 def keep_where(
@@ -334,7 +294,7 @@ def keep_where(
     return kept
 
 
-def as_text(sql: str, kind: str) -> str:
+def _as_text(sql: str, kind: str) -> str:
     """Return values of a type as text in SQL, in one way: 12.0 is 12, a date at midnight a day."""
     if kind in ("DOUBLE", "FLOAT") or kind.startswith("DECIMAL"):
         return f"regexp_replace({sql}::varchar, '\\.0+$', '')"
@@ -343,22 +303,8 @@ def as_text(sql: str, kind: str) -> str:
     return f"{sql}::varchar"
 
 
-def holds_nowhere(where: str, kinds: str, rows: int, origin: str) -> NoRowsLeftError:
-    """Return the error that a condition holds for no row of a table, with values of its columns."""
+def holds_nowhere(condition: Condition, rows: int, origin: str) -> NoRowsLeftError:
+    """Return the error that a condition holds for no row of a table."""
     return NoRowsLeftError(
-        f"data.where {where!r}: holds for none of the {rows:,} rows of {origin} ({kinds})"
+        f"data.where {condition.written!r}: holds for none of the {rows:,} rows of {origin}"
     )
-
-
-def kinds_in(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str]) -> str:
-    """Return the type of each column of a table, and some of its values."""
-    found = []
-    for column in columns:
-        quoted = name(column)
-        kind = connection.sql(f"select {quoted} from {table}").types[0]
-        rows = connection.execute(
-            f"select {quoted}::varchar from {table} where {quoted} is not null limit 1000"
-        ).fetchall()
-        values = ", ".join(map(repr, list(dict.fromkeys(row[0] for row in rows))[:_SHOWN]))
-        found.append(f"column {column!r} of {kind} has {values}")
-    return "; ".join(found)

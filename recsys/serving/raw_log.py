@@ -192,7 +192,7 @@ def _with_form(table: OpenTable, data: DataConfig, column: str) -> DataConfig:
     """Return the settings with the form of times that are text, if the dataset has none."""
     if data.time_format is not None or table.types.get(column) != "VARCHAR":
         return data
-    form, _ = form_of(table, column)
+    form = form_of(table, column)
     if form is None or is_compact(form):  # numbers stay numbers, as they were in the dataset
         return data
     return data.model_copy(update={"time_format": form})

@@ -100,7 +100,7 @@ def test_refused_in_one_line(case: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", HEADERS["found"].values(), ids=HEADERS["found"])
 def test_columns_of_public_logs(found: list[str]) -> None:
-    columns = guess_columns(first_row(found[0])).columns
+    columns = guess_columns(first_row(found[0]))
     assert [columns.user_id, columns.item_id, columns.timestamp] == found[1:]
 
 
@@ -118,12 +118,12 @@ def test_names_of_columns(role: str) -> None:
     for name in COLUMNS[role]:
         names = {"user": "uid", "item": "sku", "time": "ts"} | {role: name}
         row = {names["user"]: [7], names["item"]: ["A1"], names["time"]: [START]}
-        assert getattr(guess_columns(pl.DataFrame(row)).columns, roles[role]) == name
+        assert getattr(guess_columns(pl.DataFrame(row)), roles[role]) == name
 
 
 @pytest.mark.parametrize("found", COLUMNS["found"].values(), ids=COLUMNS["found"])
 def test_columns_are_found(found: list[Any]) -> None:
-    columns = guess_columns(pl.DataFrame([found[0]])).columns
+    columns = guess_columns(pl.DataFrame([found[0]]))
     assert [columns.user_id, columns.item_id, columns.timestamp] == found[1:]
 
 
@@ -134,26 +134,13 @@ def test_columns_in_doubt(refused: list[Any]) -> None:
         guess_columns(pl.DataFrame(rows))
     for said in refused[1:]:
         assert said in str(caught.value)
-    assert "did you mean" not in str(caught.value)
-
-
-@pytest.mark.parametrize("row", COLUMNS["no doubtless times"], ids=str)
-def test_without_a_header_only_the_last_column_may_be_a_time(row: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="which column is the time"):
-        guess_columns(pl.DataFrame([row]))
-
-
-def test_many_values_are_no_ratings() -> None:
-    rows = [{"1": 1, "2": 2, "3": n, "4": START + n} for n in range(50)]
-    with pytest.raises(InputError, match="which column is the time"):
-        guess_columns(pl.DataFrame(rows))
 
 
 def test_what_is_given_is_not_guessed() -> None:
     log = pl.DataFrame({"customer_id": [7], "sku": ["A"], "ts": [3], "userId": [1], "asin": [1]})
-    columns = guess_columns(log, Columns(user_id="customer_id", item_id="sku")).columns
+    columns = guess_columns(log, Columns(user_id="customer_id", item_id="sku"))
     assert (columns.user_id, columns.timestamp) == ("customer_id", "ts")
-    swapped = guess_columns(log, Columns(user_id="sku")).columns
+    swapped = guess_columns(log, Columns(user_id="sku"))
     assert swapped.item_id == "asin", "a column has one role"
 
 
@@ -199,12 +186,7 @@ def test_a_form_without_doubt_is_found(
     data = prepare(log_of([written]), out=tmp_path / "data")
     assert data.timestamps.tolist() == [seconds(moment)]
     assert data.config.time_format == form
-    assert (
-        f"has {written} and the like, read as dates, as with --time-format {form!r}" in caplog.text
-    )
-    assert ("if they are numbers, say" in caplog.text) == written.isdigit()
-    given = prepare(log_of([written]), out=tmp_path / "given", time_format=form)
-    assert given.fingerprint == data.fingerprint
+    assert f"column 'ts' has dates in the form {form!r}" in caplog.text
     if written.isdigit():
         for dtype in (pl.Int64, pl.Float64):
             numbers = prepare(log_of(pl.Series([written]).cast(dtype)), out=tmp_path / "numbers")
@@ -243,10 +225,6 @@ def test_later_rows_tell_the_form(tmp_path: Path) -> None:
     assert told.config.time_format == "%m/%d/%Y"
     with pytest.raises(InputError, match="'%m/%d/%Y' or '%d/%m/%Y'"):
         prepare(log_of(["12/1/2010"] * 1500), out=tmp_path / "b")
-    for unknown in (0, 99991231, None):
-        times = pl.Series([*[unknown] * 1500, 20241231])
-        told = prepare(log_of(times), out=tmp_path / "c", where="ts > 0 and ts < 99991231")
-        assert told.timestamps.tolist() == [seconds("2024-12-31T00:00:00")]
 
 
 def test_seconds_may_have_fractions(tmp_path: Path) -> None:
@@ -269,24 +247,20 @@ MANY = [20240101 + n % 28 for n in range(60)]
 
 
 @pytest.mark.parametrize("dtype", [pl.Int64, pl.String])
-@pytest.mark.parametrize("bad", [0, -1, 20240000, 99999999, 20241232, 202412312359])
+@pytest.mark.parametrize("bad", [0, 20241232, 202412312359])
 def test_numbers_among_dates_are_refused_with_their_rows(
     bad: int, dtype: type[pl.DataType], tmp_path: Path
 ) -> None:
     log = log_of(pl.Series([*MANY, bad]).cast(dtype))
-    value = f"'{bad}'" if dtype == pl.String else str(bad)
     with pytest.raises(InputError) as caught:
         prepare(log, out=tmp_path / "data")
     message = str(caught.value)
     assert "'ts', data row 61: is neither in the form '%Y%m%d' of data.time_format" in message
-    assert "; if none is a date, say --time-format number (drop such rows with" in message
-    advice = f'"ts" <> {value}'
+    advice = f'"ts" <> {repr(str(bad)) if dtype == pl.String else bad}'
     assert advice in message.replace("'\"'\"'", "'")
     kept = prepare(log, out=tmp_path / "data", where=advice)
     assert kept.config.time_format == "%Y%m%d"
     assert len(kept.items) == len(MANY)
-    numbers = prepare(log, out=tmp_path / "data", time_format="number")
-    assert numbers.timestamps.tolist() == sorted([*MANY, bad])
 
 
 def test_the_settings_say_that_they_are_numbers(tmp_path: Path) -> None:

@@ -210,16 +210,6 @@ def test_rules_find_a_column_that_is_called_plainly() -> None:
     assert found.histories.lengths.tolist() == [1, 0]
 
 
-def test_the_newest_session_is_the_history_under_the_users_own_id() -> None:
-    log = pl.DataFrame(
-        {"user_id": [10, 10, 10, 9], "item_id": ["a", "b", "c", "a"], "timestamp": [1, 9, 10, 3]}
-    )
-    found = read(log, session_gap=5)
-    assert found.user_ids.to_list() == [9, 10]
-    assert found.histories.items.tolist() == [1, 2, 3]
-    assert found.histories.offsets.tolist() == [0, 1, 3]
-
-
 def test_the_tenth_session_is_newer_than_the_ninth() -> None:
     log = pl.DataFrame(
         {
@@ -237,12 +227,6 @@ def test_rows_after_the_end_of_the_split_are_read() -> None:
     log = pl.DataFrame({"user_id": [7, 7], "item_id": ["a", "b"], "timestamp": [1, 9]})
     split = GlobalTime(test_from=3, valid_from=2, test_until=5)
     assert read(log, split=split).histories.items.tolist() == [1, 2]
-
-
-def test_minimum_numbers_of_interactions_are_those_of_the_dataset_only() -> None:
-    log = pl.DataFrame({"user_id": [7], "item_id": ["a"], "timestamp": [1]})
-    found = read(log, min_user_interactions=5, min_item_interactions=5, k_core=True)
-    assert found.histories.items.tolist() == [1]
 
 
 @pytest.mark.parametrize("form", ["text", "numbers"])

@@ -195,14 +195,6 @@ def test_the_options_win_over_a_config(terminal: Terminal) -> None:
     assert json.loads(out)[0]["interactions"] == 8
 
 
-def test_audit_reads_a_folder_of_parts(terminal: Terminal) -> None:
-    Path("logs").mkdir()
-    FRAME.write_parquet("logs/part.parquet")
-    status, out, err = terminal("audit", "logs", "--where", "n = 1", "--json")
-    assert status == 0, err
-    assert any(finding["name"] == "future_training" for finding in json.loads(out))
-
-
 def test_a_name_that_is_neither_file_nor_dataset(terminal: Terminal) -> None:
     for source, rule in [
         ("m1-1m", "neither a file nor a named dataset; did you mean 'ml-1m'"),

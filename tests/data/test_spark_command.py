@@ -1,4 +1,4 @@
-"""``recsys prepare --engine spark`` starts a session of its own, and prints nothing of it."""
+"""``recsys prepare --engine spark`` starts a session of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 QUICK = "--master local[2] --driver-memory 1g --conf spark.sql.shuffle.partitions=2 pyspark-shell"
 
 
-def test_the_command_prepares_quietly(
+def test_the_command_prepares(
     tiny_log: pl.DataFrame, spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
     log, out = tmp_path / "log.parquet", tmp_path / "spark"
@@ -31,8 +31,6 @@ def test_the_command_prepares_quietly(
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)[0]["interactions"] == len(tiny_log)
-    for word in ("WARN", "Spark", "java"):
-        assert word not in ran.stderr
     prepare(str(log), DataConfig(source=str(log)), tmp_path / "memory")
     made = PreparedDataset.open(out).manifest
     assert made == PreparedDataset.open(tmp_path / "memory").manifest

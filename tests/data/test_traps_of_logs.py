@@ -160,16 +160,3 @@ def test_no_rule_depends_on_how_a_log_is_divided(tmp_path: Path) -> None:
     assert whole.fingerprint == divided.fingerprint
     assert whole.manifest.log_fingerprint == divided.manifest.log_fingerprint
     assert whole.user_ids.to_list() == [7, 8]
-
-
-def test_a_small_file_is_read_where_no_copy_of_it_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    LOG.write_csv(tmp_path / "log.csv")
-    usual = read(tmp_path / "log.csv").table()
-
-    def refuse(*_: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr("recsys.data.tables.shutil.copyfile", refuse)
-    assert read(tmp_path / "log.csv").table().equals(usual)
