@@ -95,7 +95,6 @@ NO_TIME = log().drop("time")
 TWICE = pl.concat([log(), log()])
 SOME_TWICE = pl.concat([log(), log().filter(pl.col("time").is_in([5, 10, 11, 30]))])
 """Of user 100 the last row, of user 101 the last two, and one that is not held out."""
-ONE_TIME = log(time=pl.lit(1_600_000_000))
 SAID: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
     "unused columns": (
         lines(log(year=1, month=1, day=1).write_csv(), keep=["year"], where="day > 0"),
@@ -105,17 +104,13 @@ SAID: dict[str, tuple[Callable[[Path], Made], list[str]]] = {
         frame(log().with_columns(**{f"c{number}": pl.lit(0) for number in range(30)})),
         ["not used: c0, c1, c2, c3, c4, c5, c6, c7, c8, c9 and 20 more; see"],
     ),
-    "one time": (
-        frame(ONE_TIME),
-        ["WARNING", "column 'time' has one time, 1600000000, in all 60 interactions", "no order"],
-    ),
     "nothing": (frame(log()), []),
     "copies across the cut": (
         frame(SOME_TWICE),
         ["WARNING", "2 of 20 held-out", "(10.0%) are copies", "--set data.duplicates=drop_exact"],
     ),
 }
-SILENT = ["not used", "one time", "are copies"]
+SILENT = ["not used", "are copies"]
 
 
 @pytest.mark.parametrize(("write", "words"), SAID.values(), ids=SAID)

@@ -222,7 +222,7 @@ def check_gpu() -> None:
 Log = Annotated[
     str,
     Argument(
-        help="A log (.csv, .tsv, .txt, .parquet, .jsonl, also .gz, .zst or .bz2), a folder of "
+        help="A log (.csv, .tsv, .txt, .parquet, .jsonl, also .gz or .zst), a folder of "
         "parts, a quoted pattern such as 'logs/*.parquet', a dataset's name, or a config."
     ),
 ]

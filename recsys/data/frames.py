@@ -33,10 +33,9 @@ def open_frame(frame: Any, origin: str) -> pa.Table:
         InputError: it is no frame, or names of columns are neither text nor integers.
     """
     try:
-        frame = readable_again(frame)
         if is_pandas_dataframe(frame):
             return _of_pandas(frame, origin)
-        known = nw.from_native(frame)
+        known = nw.from_native(readable_again(frame))
         if isinstance(known, nw.LazyFrame):
             known = known.collect("polars" if known.implementation.is_polars() else "pyarrow")
         if known.implementation.is_polars():

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -210,6 +210,7 @@ def open_table(
     if not isinstance(source, str | os.PathLike):
         origin, kind = origin or "the frame", ""
         frame = open_frame(source, origin)
+        _check_names(frame.column_names, origin)
         is_small = work is None or frame.nbytes < small
         connection = cursor() if is_small else database((), work, memory)
     else:
@@ -222,8 +223,7 @@ def open_table(
         if not kind:
             connection.register("frame of the caller", frame)
             query = 'select * from "frame of the caller"'
-            types = _types(connection, query) if frame.num_columns else {}
-            table = OpenTable(connection, query, types, origin)
+            table = OpenTable(connection, query, _types(connection, query), origin)
         elif kind == "Parquet":
             table = _open_parquet(files, connection, origin)
         elif kind == "JSON lines":
@@ -232,9 +232,13 @@ def open_table(
             table = _open_texts(files, connection, origin, header, encoding, folder)
     except _UNREADABLE as error:
         raise _refused(error, origin, kind) from error
-    if (twice := same_names(table.names)) is not None:
-        raise InputError(f"{origin}: two columns are named {twice}")
+    _check_names(table.names, origin)
     return table
+
+
+def _check_names(names: Iterable[str], origin: str) -> None:
+    if (twice := same_names(names)) is not None:
+        raise InputError(f"{origin}: two columns are named {twice}")
 
 
 def _types(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
@@ -253,8 +257,8 @@ def as_polars(table: pa.Table) -> pl.DataFrame:
         elif kind in (pl.Categorical, pl.Enum):
             columns.append(column.cast(pl.String))
         elif kind == pl.Binary:
-            decoded = column.cast(pl.String, strict=False)
-            columns.append(decoded if decoded.null_count() == column.null_count() else column)
+            with suppress(pl.exceptions.PolarsError):
+                columns.append(column.cast(pl.String))
     return frame.with_columns(columns)
 
 
@@ -346,8 +350,7 @@ def _open_texts(
         place = origin if len(files) == 1 else str(file.path)
         path, sample, compression = _as_utf8(file, place, encoding, folder.path / str(len(forms)))
         form = _form_of(sample, file.kind, header, compression, place)
-        if (twice := same_names(filter(None, form.names))) is not None:
-            raise InputError(f"{place}: two columns are named {twice}")
+        _check_names(filter(None, form.names), place)
         forms.append((form, path, place))
     every = tuple(dict.fromkeys(n for form, *_ in forms for n in form.names if n))
     lacking = {
@@ -507,8 +510,7 @@ def _open_parquet(
             schema = pq.read_schema(file.path)
         except _UNREADABLE as error:
             raise _refused(error, place, "Parquet") from error
-        if (twice := same_names(schema.names)) is not None:
-            raise InputError(f"{place}: two columns are named {twice}")
+        _check_names(schema.names, place)
         schemas.append((place, {*schema.names}))
         for column in schema:
             if column.type != pa.null():
@@ -564,7 +566,7 @@ def _open_json(
     for column, found in zip(
         columns, connection.execute(f"select {kinds} from {every}").fetchall()[0], strict=True
     ):
-        kind = types[column] = _json_type({*found} - {"NULL"})
+        kind = types[column] = _json_type({*(found or ())} - {"NULL", None})
         how = "json_extract" if kind.endswith("[]") else "json_extract_string"
         chosen.append(f"{how}({name(column)}, '$')::{kind} as {name(column)}")
     return OpenTable(
