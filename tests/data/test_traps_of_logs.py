@@ -123,7 +123,7 @@ def test_times_are_the_same_in_every_zone(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("parts", "memory"), [(1, None), (7, "128MiB")])
 def test_ties_follow_the_order_of_the_file(parts: int, memory: str | None, tmp_path: Path) -> None:
-    """Enough rows for several threads, in a file or in many, within little memory or much."""
+    """With enough rows for several threads."""
     rows = 300_000
     numbers = np.arange(rows)
     log = pl.DataFrame({"user_id": numbers * 7919 % 97, "item_id": numbers, "timestamp": 0})
