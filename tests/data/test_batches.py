@@ -127,17 +127,6 @@ def test_sequences_of_similar_length_are_batched_together(kind: int) -> None:
     assert abs(np.corrcoef(widths, np.arange(len(widths)))[0, 1]) < 0.5
 
 
-@pytest.mark.parametrize("kind", [0, 2])
-def test_histories_meet_others_in_other_epochs(kind: int) -> None:
-    """Not the same ones in another order of batches."""
-    batches = kinds(numbered([6] * 60), 10, 20 if kind == 0 else 40, 0)[kind]
-    first, second = (
-        {frozenset((batch.items[:, 0] // 6).tolist()) for batch in batches} for _ in range(2)
-    )
-    assert len(first) >= 12
-    assert len(first & second) < len(first) / 4
-
-
 def test_times_follow_their_items_into_windows_and_shards() -> None:
     known = numbered([8, 3, 5, 2])
     known = replace(known, times=known.items.astype(np.int64) * 10)
@@ -235,15 +224,6 @@ def test_cuts_are_uniform_and_differ_between_epochs() -> None:
     assert all(abs(count - 1_000) < 5 * 27.4 for count in positions.values())
     same = {targets[0] for _, targets in epochs[0]} & {targets[0] for _, targets in epochs[1]}
     assert 75 < len(same) < 175  # by chance a quarter
-
-
-def test_an_epoch_of_continuations_reads_about_all_items() -> None:
-    """There are as many inputs as purchases, except for early cuts: at 1 to 19 of 201 here."""
-    batches = SequenceToSequenceBatches(numbered([201] * 300), 20, 5, 1_000, seed=0)
-    inputs = sum(int(batch.lengths.sum()) for batch in batches)
-    expected = 300 * 10 * (20 - sum(20 - cut for cut in range(1, 20)) / 200)
-    assert inputs == pytest.approx(expected, rel=0.01)
-    assert 0.9 < inputs / (300 * 200) < 1
 
 
 @pytest.mark.parametrize("windows", ["newest", "all"])

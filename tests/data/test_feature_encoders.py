@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,6 @@ from recsys.config import (
     TextFeature,
     parse_experiment,
 )
-from recsys.data.features.columns import COLUMN_CLASSES
 from recsys.data.features.encoders import FeatureEncoder
 from recsys.errors import InputError
 
@@ -43,11 +42,6 @@ ITEMS = pl.DataFrame(
 
 def fitted(*features: Feature, items: pl.DataFrame = ITEMS) -> FeatureEncoder:
     return FeatureEncoder.fit("item", features, items)
-
-
-def test_each_kind_of_feature_has_a_class_of_columns() -> None:
-    sections, _, _ = get_args(Feature)
-    assert set(COLUMN_CLASSES) == set(get_args(sections))
 
 
 def test_categories_are_numbered_together_with_equal_shares() -> None:
@@ -74,16 +68,6 @@ def test_numbers_are_standardised_and_missing_ones_are_marked() -> None:
     assert found.tolist() == [pytest.approx(row) for row in expected]
 
 
-@pytest.mark.parametrize("dtype", [pl.Float64, pl.Int32, pl.Decimal(10, 2)])
-def test_numbers_of_any_type_are_the_same(dtype: pl.DataType) -> None:
-    items = ITEMS.with_columns(pl.col("price").cast(pl.Float64).cast(dtype))
-    assert np.array_equal(fitted(PRICE, items=items).encode(items).numbers, expected_prices())
-
-
-def expected_prices() -> np.ndarray[Any, Any]:
-    return fitted(PRICE).encode(ITEMS).numbers
-
-
 def test_texts_that_share_words_are_similar() -> None:
     """big and car occur together, bus does not; "a" is not a word. Vectors have length 1."""
     items = pl.concat([ITEMS, ITEMS.head(1).with_columns(item_id=pl.lit(12, pl.Int64), title=None)])
@@ -92,16 +76,6 @@ def test_texts_that_share_words_are_similar() -> None:
     cosine = found @ found.T
     assert cosine[1, 2] > 0.9 > cosine[1, 3] > cosine[1, 4]
     assert cosine[3, 4] > 0.8 > cosine[2, 3] > cosine[2, 4]
-
-
-def test_products_of_all_directions_are_cosines_of_tf_idf() -> None:
-    """Each word is in two texts, so all have the same weight; the texts lie in a plane."""
-    texts = ["aa bb", "aa bb cc dd", "cc dd"]
-    items = pl.DataFrame({"item_id": range(3), "title": texts})
-    found = fitted(TITLE, items=items).encode(items).numbers[1:]
-    half = math.sqrt(0.5)
-    expected = [[1, half, 0], [half, 1, half], [0, half, 1]]
-    assert (found @ found.T).tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
 
 
 def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() -> None:
@@ -225,12 +199,3 @@ def test_features_that_cannot_be_configured(model: dict[str, Any], message: str)
     with pytest.raises(InputError) as caught:
         parse_experiment({"model": model})
     assert message in str(caught.value)
-
-
-def test_a_name_is_short_for_a_category() -> None:
-    tree = {"model": {"kind": "hstu", "item_features": ["brand", {"column": "tags"}]}}
-    features = parse_experiment(tree).model.model_dump()["item_features"]
-    assert features == (
-        {"kind": "category", "column": "brand"},
-        {"kind": "category", "column": "tags"},
-    )

@@ -113,18 +113,6 @@ def test_manifest(dataset: PreparedDataset) -> None:
     assert manifest.log_fingerprint == read_plain(LOG).fingerprint
 
 
-def test_item_features(tmp_path: Path) -> None:
-    features = pl.DataFrame({"name": ["nine", "seven", "three"], "item_id": ["9", "7", "3"]})
-    dataset = prepare(LOG, DataConfig(), tmp_path / "out", items=features)
-    assert dataset.item_table.rows(named=True) == [
-        {"item_id": 3, "name": "three"},
-        {"item_id": 5, "name": None},
-        {"item_id": 7, "name": "seven"},
-    ]
-    plain = prepare(LOG, DataConfig(), tmp_path / "plain")
-    assert dataset.fingerprint != plain.fingerprint
-
-
 def test_the_fingerprint_covers_only_settings_and_content(tmp_path: Path) -> None:
     LOG.write_csv(tmp_path / "log.csv")
     LOG.write_parquet(tmp_path / "log.parquet")
@@ -173,16 +161,6 @@ def test_a_full_disk_leaves_the_old_dataset(
         prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
     assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]
     assert PreparedDataset.open(dataset.path).num_users == 4
-
-
-def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def save(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(np, "save", save)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(LOG, DataConfig(), tmp_path / "out")
-    assert not list(tmp_path.iterdir())
 
 
 def damage(folder: Path, harm: str) -> None:  # noqa: C901 - a list

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -136,27 +136,6 @@ def test_leave_last_basket_out_by_hand(times: list[list[int]], expected: Any) ->
     assert cuts.dtype == np.int32
 
 
-@given(st.lists(st.integers(1, 10_000), min_size=1), st.integers(1, 20))
-def test_parts_cover_each_interaction_once(lengths: list[int], targets: int) -> None:
-    cuts = leave_last_out(np.array(lengths, dtype=np.int64), targets).astype(int)
-    sizes = np.diff(cuts, axis=1, prepend=0)
-    assert (sizes[:, 0] >= 1).all(), "something to train on"
-    assert np.isin(sizes[:, 1:], [0, targets]).all(), "all targets of a part or none"
-    assert cuts[:, 2].tolist() == lengths
-    assert (sizes[:, 2] > 0).tolist() == (np.array(lengths) > targets).tolist()
-    assert (sizes[:, 1] > 0).tolist() == (np.array(lengths) > 2 * targets).tolist()
-
-
-@given(ascending_times)
-def test_baskets_are_never_split(times: list[list[int]]) -> None:
-    cuts = leave_last_basket_out(*flat(times)).tolist()
-    for user, (train, valid, end) in zip(times, cuts, strict=True):
-        baskets = [list(basket) for _, basket in groupby(user)]
-        assert end == len(user)
-        assert user[:train] == [*chain(*baskets[: max(1, len(baskets) - 2)])]
-        assert user[train:valid] == (baskets[-2] if len(baskets) > 2 else [])
-
-
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
@@ -272,17 +251,6 @@ def test_the_log_ends_where_the_test_part_does(tmp_path: Path) -> None:
     assert dataset.item_table["item_id"].to_list() == [1, 3]
 
 
-def test_an_advancing_history_does_not_reach_into_another_users() -> None:
-    """The second user begins when the first one ends."""
-    times, offsets = np.array([1, 5, 5, 5, 8]), np.array([0, 2, 5])
-    places = find_targets(
-        times, offsets, (np.array([1, 0]), np.array([2, 3])), "every", "advancing"
-    )
-    assert places.targets.tolist() == [1, 2, 3, 4]
-    assert places.starts.tolist() == [0, 2, 2, 2]
-    assert places.ends.tolist() == [1, 2, 2, 4]
-
-
 @given(
     ascending_times,
     st.lists(st.integers(1, 9), min_size=2, max_size=2, unique=True).map(sorted),
@@ -351,27 +319,6 @@ def test_user_holdout_of_a_dataset(tmp_path: Path) -> None:
         for n in range(20)
     }
     assert len(others) > 1, "the seed decides"
-
-
-def test_continuations_are_the_last_baskets_of_users(tmp_path: Path) -> None:
-    dataset = split_log(LeaveLastBasketOut(), tmp_path, BASKETS)
-    assert dataset.item_table["item_id"].to_list() == [3, 5, 7]
-    assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [1, 1, 2]]
-    valid, test = dataset.next_purchases("valid"), dataset.next_purchases("test")
-    assert valid.users.tolist() == [0]
-    assert (lists(valid.histories), lists(valid.targets)) == ([[2]], [[1, 2]])
-    assert test.users.tolist() == [0, 1]  # the test target of d is outside the catalogue
-    assert (lists(test.histories), lists(test.targets)) == ([[2, 1, 2], [1]], [[2], [3, 1]])
-    assert (valid.dropped, test.dropped) == (0, 2)
-
-
-def test_targets_of_one_user_are_rows_with_the_same_history(tmp_path: Path) -> None:
-    dataset = split_log(LeaveLastOut(targets=2), tmp_path, BASKETS)
-    assert dataset.cuts.tolist() == [[1, 3, 5], [1, 1, 3], [2, 2, 2], [2, 2, 2]]
-    test = dataset.holdout("test")
-    assert test.users.tolist() == [0, 0, 1, 1]
-    assert (lists(test.histories), test.history_rows.tolist()) == ([[2, 1, 2], [1]], [0, 0, 1, 1])
-    assert (test.targets.tolist(), test.dropped) == ([4, 2, 3, 1], 0)
 
 
 @pytest.mark.parametrize("split", [LeaveLastOut(targets=3), LeaveLastBasketOut()], ids=str)

@@ -25,7 +25,6 @@ from recsys.config import (
     TargetAttention,
     parse_experiment,
 )
-from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -99,17 +98,6 @@ def test_padded_times_by_hand() -> None:
     assert with_requests.tolist() == [[10, 15, 20, 0], [8, 0, 0, 0], [7, 9, 0, 0]]
     assert without.tolist() == [[10, 15, 15], [0, 0, 0], [7, 7, 0]]
     assert Histories.from_lists([[3]]).padded_times() is None
-
-
-def test_a_batch_has_the_times_of_its_inputs_and_last_target() -> None:
-    rows: Timed = [[(1, 10), (2, 20), (3, 35), (4, 80)], [(5, 1), (6, 4)]]
-    (batch,) = list(TrainingBatches(timed(rows), 2, batch_tokens=100, seed=0))
-    assert batch.targets.tolist() == [[3, 4], [6, 0]]
-    assert batch.times is not None
-    assert batch.times[0].tolist() == [20, 35, 80]
-    assert batch.times[1, :2].tolist() == [1, 4]  # the rest is padding
-    (untimed,) = list(TrainingBatches(Histories.from_lists([[1, 2]]), 2, 100, seed=0))
-    assert untimed.times is None
 
 
 LOG = pl.DataFrame(

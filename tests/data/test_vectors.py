@@ -27,7 +27,6 @@ from recsys.model.embeddings import VectorEmbeddings
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
-from recsys.training.loop import train
 
 IDS = ["boots", "gloves", "hat", "jacket", "socks"]
 ITEMS = pl.DataFrame(
@@ -105,19 +104,6 @@ def test_projected_vectors_are_added(dataset: PreparedDataset, item_ids: bool) -
     assert model.num_items == 5
 
 
-def trained(experiment: Experiment, dataset: PreparedDataset) -> Model:
-    catalogue = Catalogue.of(experiment.model, dataset)
-    return train(experiment, catalogue, dataset.histories("test"), None, 2, lambda *_: None)[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("item_ids", [True, False])
-def test_training_learns_the_projection_only(dataset: PreparedDataset, item_ids: bool) -> None:
-    model = trained(experiment_of(item_ids=item_ids), dataset)
-    assert torch.allclose(vectors_of(model).vectors.float(), V, atol=1e-3)
-    assert vectors_of(model).weight.detach().any(dim=1).all()
-
-
 @pytest.fixture(scope="module")
 def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
     return write(tmp_path_factory.mktemp("bundle") / "b", experiment_of(), dataset)
@@ -140,12 +126,6 @@ def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(
     model = Catalogue.of(config, dataset).new_model(config, bought)
     model.load_state_dict(opened.model.state_dict())
     assert torch.equal(opened.model.items.table(), model.items.table())
-
-
-def test_a_bundle_can_be_copied(bundle: ModelBundle, tmp_path: Path) -> None:
-    bundle.copy_to(tmp_path / "copy")
-    copy = ModelBundle.open(tmp_path / "copy")
-    assert torch.equal(copy.model.items.table(), bundle.model.items.table())
 
 
 @pytest.mark.parametrize(

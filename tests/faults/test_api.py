@@ -14,8 +14,6 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from recsys.config import NextItemConfig, TargetAttention, parse_experiment
 from recsys.data.prepared import prepare
@@ -117,25 +115,6 @@ def test_odd_paths(path: str, tally: Tally) -> None:
     assert outcome(lambda: Recommender.load(path)) is not None
     assert outcome(lambda: prepare(path)) is not None
     tally("odd path", 2, 2)
-
-
-IDS = st.one_of(st.text(max_size=5), st.sampled_from(["hat", "boots"]), st.integers(), st.none())
-
-
-@given(
-    histories=st.one_of(
-        st.lists(st.lists(IDS, max_size=4), max_size=3),
-        st.dictionaries(IDS, st.lists(IDS, max_size=4), max_size=3),
-    ),
-    candidates=st.one_of(st.lists(IDS, max_size=3), st.lists(st.lists(IDS, max_size=2))),
-    k=st.integers(-1, 5),
-)
-def test_any_ids(
-    histories: Any, candidates: Any, k: int, recommender: Recommender, tally: Tally
-) -> None:
-    outcome(lambda: recommender.recommend(histories, k=k))
-    outcome(lambda: recommender.score(histories, candidates))
-    tally("ids at random", 2, 2)
 
 
 KEPT = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.config import Experiment, load_experiment, load_search, load_suite, parse_experiment
+from recsys.config import Experiment, load_experiment, parse_experiment
 from recsys.errors import InputError
 
 Tally = Callable[[str, int, int], None]
@@ -114,16 +113,3 @@ def test_any_tree_is_an_experiment_or_an_input_error(tree: dict[str, object], ta
         assert isinstance(parse_experiment(tree), Experiment)
     except InputError as error:
         assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
-
-
-@given(text=st.text(alphabet="ab:-[]{}&*!<>|'\"?,#%@`~ \n\t01.e", max_size=60))
-def test_any_text_is_a_config_or_an_input_error(text: str, tally: Tally) -> None:
-    tally("config at random", 1, 1)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "config.yaml")
-        file.write_text(text)
-        for load in (load_experiment, load_search, load_suite):
-            try:
-                load(file)
-            except InputError as error:
-                assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
