@@ -50,22 +50,17 @@ def append(
     as one would give, except for the order of the ids: known items keep their tokens and known
     users their order, and new ones follow them, ascending. What was in the catalogue stays there,
     also if a cut that moved leaves it in the test part alone. Where a user's rows have the same
-    time, as the dataset stores it, new ones follow old ones.
-
-    A log that is there already, as the first one or an appended one, changes nothing; a warning
-    says so. Rows, users and items are held in memory meanwhile.
+    time, as the dataset stores it, new ones follow old ones. A log that is there already changes
+    nothing; a warning says so. Rows, users and items are held in memory meanwhile.
 
     Args:
         source: the new log: a file, a folder of parts, a pattern or a frame, with the columns that
             the dataset was prepared from.
         dataset: the folder of the dataset.
-        items: features of items, new ones or known ones, whose features change; the columns are
-            those of the dataset's item table. New items without a row have no features.
+        items: features of items, new ones or known ones, with the columns of the dataset's item
+            table. New items without a row have no features.
         users: features of users, likewise.
         encoding: that of text files that are neither UTF-8 nor UTF-16; the dataset's if None.
-
-    Returns:
-        The dataset as it is now.
 
     Raises:
         InputError: the log or a table is invalid or of another form; or a setting of the dataset

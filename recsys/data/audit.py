@@ -174,15 +174,9 @@ def _count_cases(
 ) -> list[int]:
     """Count what needs all interactions, about `BLOCK` of them at a time.
 
-    Args:
-        dataset: the dataset.
-        targets: the test targets inside the catalogue.
-        first: the time of the earliest test target.
-        median: the median time of the test targets.
-
     Returns:
-        The training interactions later than the first and than the median target; the targets that
-        are in their history, and those without one.
+        The training interactions later than the first target and than the median one; the targets
+        inside the catalogue that are in their history, and those without one.
     """
     offsets, counts = dataset.offsets, np.zeros(4, dtype=np.int64)
     for low, high in user_blocks(offsets, BLOCK):

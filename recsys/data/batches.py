@@ -109,9 +109,8 @@ class TrainingBatches:
         seed: seed of the order, together with the epoch number.
         windows: which items of a history are targets.
         epochs_per_pass: the number of epochs that divide the batches of a pass over all sequences.
-        mask_probability: the probability of masking an item, in other places in every epoch. Masked
-            items are PAD in the inputs, and alone are the targets, from the left. If no item of a
-            sequence is masked at random, its last item is. If None, every next item is a target.
+        mask_probability: the probability of masking an item. Masked items are PAD in the inputs,
+            and alone are the targets, from the left; of each sequence at least one is masked.
 
     >>> histories = Histories.from_lists([[7, 8, 9]])
     >>> (batch,) = TrainingBatches(histories, 5, 100, seed=0)
@@ -287,17 +286,9 @@ class ReplayBatches:
         build: makes the batches of the histories of an epoch.
         histories: the training histories.
         is_new: whether each history has new interactions.
-        share: the share of the histories of an epoch that have none, below 1; there may be fewer.
+        share: the share of the others in an epoch, below 1; there may be fewer.
         seed: seed of the samples, together with the number of the pass.
         epochs_per_pass: the number of epochs that divide a pass.
-
-    >>> histories = Histories.from_lists([[1, 2], [3, 4], [5, 6], [7, 8]])
-    >>> is_new = np.array([False, True, False, False])
-    >>> batches = ReplayBatches(
-    ...     lambda some: TrainingBatches(some, 5, 100, seed=0), histories, is_new, 0.5, seed=0
-    ... )
-    >>> [sorted(batch.items[:, 0].tolist()) for _ in range(3) for batch in batches]
-    [[3, 7], [3, 5], [3, 7]]
     """
 
     def __init__(
@@ -402,12 +393,7 @@ class ShardedBatches:
 
 
 def histories_after(histories: Histories, time: int | None) -> NDArray[np.bool_]:
-    """Return which of B histories have an interaction later than a time; all if it is None.
-
-    >>> items, offsets = np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 2, 3])
-    >>> histories_after(Histories(items, offsets, np.array([10, 20, 15])), 15).tolist()
-    [True, False, False]
-    """
+    """Return which of B histories have an interaction later than a time; all if it is None."""
     if time is None or histories.times is None:
         return np.ones(len(histories), dtype=np.bool_)
     later = histories.users[histories.times > time]

@@ -60,7 +60,7 @@ def _with_features(
         ids: unique ids of items or users, named as the id column of the features.
         feature_ids: the id whose features each of them has; sessions of a user share one.
         features: the id column and the features.
-        column: the name that the id column has in the log; the features may name it so, too.
+        column: another name that the id column may have, that of the log.
         origin: the name of the features in messages.
     """
     if features is None:
@@ -91,14 +91,9 @@ def _with_features(
 def with_ids_of_log(
     features: pl.DataFrame, key: str, column: str, known: pl.DataType, origin: str
 ) -> pl.DataFrame:
-    """Return features whose ids are as the log has them, without rows that have none.
+    """Return features whose ids, called ``key`` or ``column``, are as the log has them.
 
-    Args:
-        features: the id column and the features.
-        key: the name of the id column.
-        column: another name that it may have.
-        known: the type of the log's ids; where they are text, ``12.0`` may be one of them.
-        origin: the name of the features in messages.
+    Rows without an id are left out. Where the log's ids are text, ``12.0`` may be one of them.
 
     Raises:
         InputError: there is no such column, or the ids are lists, bytes or Python objects.
@@ -225,13 +220,7 @@ _CODE = r"^-?0[0-9]"
 
 
 def as_stored(values: pl.Series, dtype: pl.DataType, name: str, place: str) -> pl.Series:
-    """Return `converted` values of a column of a dataset.
-
-    Args:
-        values: the new values.
-        dtype: the type of the column in the dataset.
-        name: the origin and the column's name in messages.
-        place: the dataset in messages.
+    """Return `converted` values of a column, by its name in messages, of the dataset at a place.
 
     Raises:
         InputError: they cannot be converted.
@@ -292,7 +281,7 @@ def grown_features(
         known: the ids, in the first column, and features of the dataset; several rows may have the
             same id and features.
         given: the ids and features that are new or have changed; None if there are none.
-        column: the name that the log gives to the ids; the given table may do so, too.
+        column: another name that the ids may have in the given table, that of the log.
         place: the dataset in messages.
 
     Raises:

@@ -106,14 +106,7 @@ def open_log(
     memory: int | None = None,
     engine: Engine | None = None,
 ) -> tuple[OpenTable, pl.DataFrame | None, DataConfig]:
-    """Open a log by the name of its dataset, a path or a frame.
-
-    Args:
-        source: the log.
-        config: its settings.
-        folder: a folder for what does not fit in memory.
-        memory: the bytes that its tables may take.
-        engine: ``spark`` for a log in its store.
+    """Open a log by the name of its dataset, a path or a frame; the folder is for what spills.
 
     Returns:
         The log; the item table of named datasets that have one; the settings, with the columns of
@@ -184,18 +177,9 @@ def build(
 ) -> Contents:
     """Write the arrays of a dataset into a new folder, block by block, and return its contents.
 
-    The catalogue consists of the items of training and validation interactions, and of the known
-    ones, in the order of their numbers in the log. Memory holds the ids of all users and items, and
-    seven numbers per user.
-
-    Args:
-        log: the filtered log.
-        config: how the log is split, and whether users were split into sessions.
-        folder: the folder.
-        items: item_id and features, if there are any.
-        users: user_id and features, if there are any; a user's row applies to all sessions.
-        num_known: the number of items, the first ones, that are in the catalogue in any case.
-        choose_split: chooses another split than that of the config, if it is given.
+    The catalogue consists of the items of training and validation interactions, and of the first
+    ``num_known`` ones, in the order of their numbers in the log. Memory holds the ids of all users
+    and items, and seven numbers per user.
 
     Raises:
         InputError: the split does not fit the log, or a table has none of its items or users.

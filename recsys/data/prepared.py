@@ -162,13 +162,9 @@ class PreparedDataset:
     def holdout(self, part: Part, request_time: RequestTime = "unknown") -> Holdout:
         """Return the targets of a part of the split one by one, in user order, oldest first.
 
-        Histories take 12 bytes per item, and twice as much for a moment. Advancing histories all
-        differ: those of a user with n targets and n earlier interactions have up to 2n² items.
-
-        Args:
-            part: the part of the split.
-            request_time: if known, histories have the times of their targets, and targets at
-                different times have histories of their own.
+        With ``request_time: known`` histories have the times of their targets, and targets at
+        different times have histories of their own. Advancing histories all differ: those of a user
+        with n targets and n earlier interactions have up to 2n² items, of 12 bytes each.
 
         Raises:
             InputError: the histories need more memory than there is.

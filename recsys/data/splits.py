@@ -79,16 +79,10 @@ def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.i
     At least one interaction is always left for training: a user with too few for both parts has
     only test targets, and a user with too few for these has none.
 
-    >>> leave_last_out(np.array([1, 2, 3, 10]))
-    array([[ 1,  1,  1],
-           [ 1,  1,  2],
-           [ 1,  2,  3],
-           [ 8,  9, 10]], dtype=int32)
-    >>> leave_last_out(np.array([2, 3, 4, 5]), targets=2)
-    array([[2, 2, 2],
-           [1, 1, 3],
-           [2, 2, 4],
-           [1, 3, 5]], dtype=int32)
+    >>> leave_last_out(np.array([1, 2, 3, 10])).tolist()
+    [[1, 1, 1], [1, 1, 2], [1, 2, 3], [8, 9, 10]]
+    >>> leave_last_out(np.array([2, 3, 4, 5]), targets=2).tolist()
+    [[2, 2, 2], [1, 1, 3], [2, 2, 4], [1, 3, 5]]
     """
     test = np.where(lengths > targets, lengths - targets, lengths)
     valid = np.where(lengths > 2 * targets, test - targets, test)
@@ -102,9 +96,8 @@ def leave_last_basket_out(
 
     A basket is all interactions of a user at one time. At least one is always left for training.
 
-    >>> leave_last_basket_out(np.array([1, 1, 5, 9, 9, 3, 4, 4]), np.array([0, 5, 8]))
-    array([[2, 3, 5],
-           [1, 1, 3]], dtype=int32)
+    >>> leave_last_basket_out(np.array([1, 1, 5, 9, 9, 3, 4, 4]), np.array([0, 5, 8])).tolist()
+    [[2, 3, 5], [1, 1, 3]]
     """
     edges = np.append(np.flatnonzero(_begins_a_time(timestamps, offsets)), len(timestamps))
     before = np.searchsorted(edges, offsets)  # baskets of all earlier users
@@ -117,9 +110,8 @@ def global_time(
 ) -> NDArray[np.int32]:
     """Start validation for all users at the first of two times, and test at the second.
 
-    >>> global_time(np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6]), (5, 8))
-    array([[2, 3, 4],
-           [0, 1, 2]], dtype=int32)
+    >>> global_time(np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6]), (5, 8)).tolist()
+    [[2, 3, 4], [0, 1, 2]]
     """
     earlier = [np.concatenate([[0], np.cumsum(timestamps < cut)]) for cut in cuts]
     points = [np.diff(count[offsets]) for count in earlier]

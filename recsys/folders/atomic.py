@@ -35,10 +35,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     The old content of the path is deleted then; the caller decides whether it may be. If the block
     fails, nothing changes. At a kill or a power cut the path has the old or the new content, after
-    `recover`.
-
-    Raises:
-        InputError: the folder cannot be written.
+    `recover`. A full disk and the like are an `InputError`.
     """
     with work_folder(path) as work:
         new = work / _NEW
@@ -52,10 +49,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling file that replaces the path when the block ends without error.
 
-    At a kill or a power cut the path has the old or the new content.
-
-    Raises:
-        InputError: the file cannot be written.
+    At a kill or a power cut the path has the old or the new content. A full disk and the like are
+    an `InputError`.
     """
     with work_folder(path, in_new_parents=False) as work:
         new = work / path.name
@@ -70,9 +65,6 @@ def work_folder(path: Path, *, in_new_parents: bool = True) -> Iterator[Path]:
     """Yield a folder beside the path for files that are needed until the block ends.
 
     What a killed process leaves there is deleted when the path is next written.
-
-    Raises:
-        InputError: the folder cannot be written.
     """
     if in_new_parents:
         path = path.resolve()  # a link is kept and its target replaced

@@ -34,14 +34,10 @@ def tree_sha256(tree: Mapping[str, Any]) -> str:
 def table_sha256_of_parts(
     schema: Mapping[str, pl.DataType], rows: int, parts: Callable[[str], Iterable[pl.Series]]
 ) -> str:
-    """Return the SHA-256 of a table of integers, floats, text and lists of text, in parts.
+    """Return the SHA-256 of the names, types and values of a table, given part by part.
 
-    It covers the names, types and values of the columns.
-
-    Args:
-        schema: the types of the columns.
-        rows: the number of rows.
-        parts: gives the parts of the named column, in order; it is called up to three times.
+    Columns are integers, floats, text or lists of text. ``parts`` gives the parts of the named
+    column, in order; it is called up to three times.
     """
     digest = hashlib.sha256()
     for name, dtype in schema.items():
@@ -76,12 +72,7 @@ class DamagedError(InputError):
 
 
 def seal(path: Path) -> None:
-    """Replace `BLANK` in a file by the SHA-256 of the file with it.
-
-    Raises:
-        ValueError: the file does not contain it once.
-        OSError: the file cannot be written.
-    """
+    """Replace `BLANK`, which a file must contain once, by the SHA-256 of the file with it."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         start = _start_of_digest(content)
         if start is None:
@@ -90,14 +81,10 @@ def seal(path: Path) -> None:
 
 
 def check_seal(path: Path) -> bool:
-    """Check a file against the SHA-256 that `seal` wrote into it.
-
-    Returns:
-        Whether it has one: a file of another kind has none.
+    """Return whether a file has a digest of `seal`, and check it; a file of another kind has none.
 
     Raises:
         DamagedError: it was changed since.
-        OSError: it cannot be read.
     """
     if not path.stat().st_size:
         return False

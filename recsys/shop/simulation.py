@@ -119,16 +119,13 @@ def _simulate_purchases(
 ) -> pl.DataFrame:
     """Simulate purchases from the stock (item_id, category, season, consumable).
 
-    Each customer makes a sequence of own choices, by popularity, season and a drifting taste.
-    Purchases that follow from earlier ones are inserted between them: first the effects of the
-    planted rules, then repeats of consumables. Purchases after the end of a customer's history are
-    dropped.
+    Each customer makes a sequence of own choices, by popularity, season and a drifting taste, in
+    turns 0, 1, 2, …. Purchases that follow from earlier ones get turns between: first the effects
+    of the planted rules, then repeats of consumables.
 
     Returns:
         By user and time: user, item (rows of the stock), time (seconds since the shop opened),
-        position (in the user's history, from 0), rule (the number of the rule that the purchase
-        follows, or -1). Until then purchases have a turn instead: own choices have turns 0, 1, 2,
-        …, and those that follow from them lie between.
+        position (in the user's history, from 0), rule (its number, or -1).
     """
     number = {item: row for row, item in enumerate(stock["item_id"])}
     causes = [[number[cause] for cause in rule.causes] for rule in rules]
