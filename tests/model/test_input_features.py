@@ -358,8 +358,7 @@ def test_explanations_use_the_features(bundle: ModelBundle, dataset: PreparedDat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"interaction_features": ["actoin"]}, "among action, rating, tags; did you mean 'action'"),
-        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with this column"),
+        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with it in data.keep"),
         ({"user_features": ["agee"]}, "model.user_features: category 'agee': no such column among"),
         ({"interaction_features": [{"kind": "number", "column": "action"}]},
          "model.interaction_features: number 'action': user 'ann', item 'boots' has 'buy', which"),
