@@ -19,15 +19,14 @@ When the log has grown, start from the model that is there, or only add the new 
     run = recsys.train(None, data, start=run.bundle)
     model = recsys.extend(run.bundle, data, "extended")
 
-``load``, ``extend`` and all that a loaded model does need only the core dependencies; ``fit``,
-``train`` and ``compare`` need the extra ``train``.
+What a loaded model does needs only the core dependencies; ``fit``, ``train`` and ``compare`` need
+the extra ``train``.
 """
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from recsys.errors import InputError
@@ -50,26 +49,6 @@ if TYPE_CHECKING:
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 set_up_threads()
 
-_HOMES = {
-    "Beam": "recsys.model.generation:Beam",
-    "Experiment": "recsys.config:Experiment",
-    "Greedy": "recsys.model.generation:Greedy",
-    "PreparedDataset": "recsys.data.prepared:PreparedDataset",
-    "Recommender": "recsys.serving.recommender:Recommender",
-    "Sampling": "recsys.model.generation:Sampling",
-    "append": "recsys.data.appending:append",
-    "audit": "recsys.data.audit:audit",
-    "compare": "recsys.api:compare",
-    "extend": "recsys.loading:extend",
-    "fit": "recsys.api:fit",
-    "load": "recsys.loading:load",
-    "load_experiment": "recsys.config:load_experiment",
-    "prepare": "recsys.data.prepared:prepare",
-    "register": "recsys.experiments.results:register",
-    "train": "recsys.api:train",
-}
-"""Where each public name is defined, as module:attribute."""
-
 __all__ = [
     "Beam",
     "Experiment",
@@ -89,6 +68,18 @@ __all__ = [
     "register",
     "train",
 ]
+_HOMES = {
+    "recsys.api": {"compare", "fit", "train"},
+    "recsys.config": {"Experiment", "load_experiment"},
+    "recsys.data.appending": {"append"},
+    "recsys.data.audit": {"audit"},
+    "recsys.data.prepared": {"PreparedDataset", "prepare"},
+    "recsys.experiments.results": {"register"},
+    "recsys.loading": {"extend", "load"},
+    "recsys.model.generation": {"Beam", "Greedy", "Sampling"},
+    "recsys.serving.recommender": {"Recommender"},
+}
+"""Where the public names are defined."""
 
 
 def __getattr__(name: str) -> Any:
@@ -98,14 +89,13 @@ def __getattr__(name: str) -> Any:
         AttributeError: the package has no such name.
         ModuleNotFoundError: the name needs an extra that is not installed.
     """
-    if name not in _HOMES:
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'recsys' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
     try:
-        home = import_module(module)
+        return getattr(import_module(home), name)
     except ModuleNotFoundError as error:
         hint = install_hint(error)
         if hint is None:
             raise
         raise ModuleNotFoundError(f"recsys.{name} {hint}", name=error.name) from error
-    return attrgetter(attribute)(home)

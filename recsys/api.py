@@ -51,25 +51,23 @@ def fit(
     The columns are found, the log is prepared (``data/NAME``), baselines are tuned, models race on
     validation, the winner is tested once, and all of it is tracked. The results are in
     ``runs/NAME``: the bundle, ``report.html`` and the settings as YAML. An interrupted call resumes
-    when it is made again. What is tried and chosen is logged, and shown unless the program has set
-    up logging.
+    when it is made again. What is tried is logged, and shown unless the program has set up logging.
 
     Args:
         log: a frame (pandas, polars, Arrow, DuckDB …), a file, a folder of parts or a pattern.
-        items: item features: a table with the column item_id; see `prepare`. Explanations and the
-            page show their names; the models do not read them.
-        users: user features: a table with the column user_id, which the models do not read.
+        items: a table with the column item_id, whose names explanations and the page show; the
+            models do not read it.
+        users: a table with the column user_id, which the models do not read.
         time_limit: seconds, or text such as ``"30m"``; 5, 15 and 60 minutes for the presets if
             None.
         preset: ``fast``, ``balanced`` or ``best``: how many kinds of model are tried.
-        name: of the run and its folders; if None that of the file, and ``recommender`` of a frame.
-            A call with the same name replaces the results.
+        name: of the run and its folders, which it replaces; if None that of the file, and
+            ``recommender`` of a frame.
         seed: of the weights, the batches and the samples.
         tracking: the MLflow store; the default one if None.
         fresh: start anew, even if an interrupted call can be resumed.
-        **words: ``user="customer"``, ``item``, ``time``, ``where``, ``since``, ``user_minimum``,
-            ``split`` …; see `prepare`. The models read the columns of ``keep``, and histories
-            then need those that they read.
+        **words: ``user="customer"``, ``item``, ``time``, ``where``, ``since``, ``split`` …; see
+            `prepare`. The models read the columns of ``keep``, and histories then need them.
 
     Returns:
         The recommender, with the log to look users up in; it answers in the library of the log.
@@ -81,16 +79,9 @@ def fit(
     given = {"items": items, "users": users, "time_limit": time_limit, "name": name, **words}
     given |= {"preset": None if preset == "balanced" else preset, "seed": seed or None}
     given |= {"tracking": tracking, "fresh": fresh or None}
+    command = _as_call(log, given)
     with shown_log():
-        fitted = fit_log(
-            log,
-            plan,
-            time_limit,
-            items=items,
-            users=users,
-            command=_as_call(log, given),
-            **words,
-        )
+        fitted = fit_log(log, plan, time_limit, items=items, users=users, command=command, **words)
         run = fitted.answer.run
         logger.info("%s", fitted.answer.sentence)
         how = mlflow_link(run.tracking).replace("\n", ", then ")
@@ -125,9 +116,9 @@ def train(
     Args:
         experiment: an `Experiment`, or the path of its YAML; with ``start`` also None.
         dataset: a `PreparedDataset`, or its folder.
-        start: the model to start from: the folder of a bundle or of a run, or
-            ``models:/NAME@ALIAS``. The settings are those of the model unless the experiment or
-            the overrides change them; see `StartConfig`. If None, the weights are random.
+        start: the bundle or run to start from, or ``models:/NAME@ALIAS``: its settings stay unless
+            the experiment or the overrides change them; see `StartConfig`. If None, the weights
+            are random.
         overrides: fields to change in the YAML, e.g. ``["model.dropout=0.1"]``.
         out: folder of the results, ``runs/NAME`` if None.
         fresh: start from the first epoch, even if there is a checkpoint to resume from.
@@ -171,8 +162,7 @@ def compare(
         tracking: the MLflow store; if None, that of the first `Run` given, or the default one.
         part: the targets, ``test`` or ``valid``.
         metrics: names of metrics. If None, recall and NDCG at 10 and, if every run has lists of n
-            next purchases, next_recall_at_n and next_ndcg_at_n. The table on a terminal shows the
-            test of the last metric that has one.
+            next purchases, next_recall_at_n and next_ndcg_at_n.
         across_protocols: whether runs of different protocols share a table, untested if their
             targets differ.
         pooled: whether runs that differ only in seed and name share a row.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,21 @@ from recsys.errors import InputError, printable
 if TYPE_CHECKING:
     from recsys.reports.comparison import Comparison
 
+AS_JSON = ContextVar("AS_JSON", default=False)
+"""Whether the output is JSON, as with ``--json``."""
 MOST_ROWS = 20
 """Rows of a table that a person reads on a terminal."""
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence[str] = ()) -> None:
+def say(text: str) -> None:
+    """Print a text for people; programs get none."""
+    if not AS_JSON.get():
+        print(text)
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], hidden: Sequence[str] = ()) -> None:
     """Print rows of equal keys; hidden keys appear in the JSON only."""
-    if as_json:
+    if AS_JSON.get():
         print(json.dumps(rows, indent=2, default=str))
         return
     if not rows:
@@ -38,10 +47,9 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
             table.add_row(name.replace("_", " "), Text(_cell(name, value), overflow="fold"))
     else:
         for column, (name, value) in enumerate(shown[0].items()):
-            number = isinstance(value, int | float)
             table.add_column(
                 name.replace("_", " "),
-                justify="right" if number else "left",
+                justify="right" if isinstance(value, int | float) else "left",
                 overflow="fold",
                 no_wrap=column == 0,  # it names the row, and is often copied
             )
@@ -50,7 +58,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, hidden: Sequence
     Console().print(table)
 
 
-def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
+def show_frame(frame: pl.DataFrame, out: Path | None = None) -> None:
     """Print a frame, or write it atomically to a Parquet or CSV file.
 
     A table is cut after `MOST_ROWS` rows, or after those of the first user if they are more.
@@ -58,52 +66,51 @@ def show_frame(frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
     Raises:
         InputError: the file has another extension, or cannot be written.
     """
-    if out is None:
-        most = MOST_ROWS
-        if "user_id" in frame.columns and len(frame):
-            most = max(most, int(frame["user_id"].rle_id().eq(0).sum()))
-        show_rows((frame if as_json else frame.head(most)).to_dicts(), as_json)
-        if len(frame) > most and not as_json:
-            print(f"… {len(frame) - most:,} more rows: --out FILE")
+    if out is not None:
+        from recsys.serving.files import write_frames  # noqa: PLC0415 - most tables are printed
+
+        show_rows([{"file": str(out), "rows": write_frames([frame], out)}])
         return
-    from recsys.serving.files import write_frames  # noqa: PLC0415 - most tables are printed
+    most = MOST_ROWS
+    if "user_id" in frame.columns and len(frame):
+        most = max(most, int(frame["user_id"].rle_id().eq(0).sum()))
+    show_rows((frame if AS_JSON.get() else frame.head(most)).to_dicts())
+    if len(frame) > most:
+        say(f"… {len(frame) - most:,} more rows: --out FILE")
 
-    show_rows([{"file": str(out), "rows": write_frames([frame], out)}], as_json)
 
-
-def show_comparison(comparison: Comparison, as_json: bool) -> None:
+def show_comparison(comparison: Comparison) -> None:
     """Print a table of runs."""
     from recsys.reports.comparison import comparison_table  # noqa: PLC0415 - scipy takes seconds
 
-    if as_json:
-        show_rows(comparison.frame().to_dicts(), as_json)
+    if AS_JSON.get():
+        show_rows(comparison.frame().to_dicts())
     else:
         console = Console()
         console.print(comparison_table(comparison, console.width))
 
 
-def show_segments(comparison: Comparison, column: str, as_json: bool) -> None:
+def show_segments(comparison: Comparison, column: str) -> None:
     """Print a table with one line per segment and run; see `Comparison.by_segment`."""
     from recsys.evaluation.metrics import Interval  # noqa: PLC0415
     from recsys.reports.comparison import how_measured, title, with_interval  # noqa: PLC0415
 
     frame = comparison.by_segment(column)
-    rows = frame.to_dicts()
-    if as_json:
-        show_rows(rows, as_json)
+    if AS_JSON.get():
+        show_rows(frame.to_dicts())
         return
     metrics = [name.removesuffix("_low") for name in frame.columns if name.endswith("_low")]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption = Text(how_measured(comparison), justify="left")
     for head in (column.replace("_", " "), "run", "users", "targets", *map(title, metrics)):
         table.add_column(head, justify="right" if head in ("users", "targets") else "left")
-    for row in rows:
-        cells = ["unknown" if row[column] is None else str(row[column]), row["name"]]
-        cells = [printable(cell) for cell in cells]
+    for row in frame.to_dicts():
+        segment = "unknown" if row[column] is None else str(row[column])
+        cells = [printable(segment), printable(row["name"])]
         cells += [f"{row[name]:,}" for name in ("users", "targets")]
         for name in metrics:
-            ends = (row[f"{name}_low"], row[f"{name}_high"])
-            cells.append(with_interval(Interval(row[name], *ends)))
+            interval = Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+            cells.append(with_interval(interval))
         table.add_row(*map(Text, cells))
     Console().print(table)
 

@@ -24,6 +24,9 @@ from recsys.shop.simulation import Shop, make_shop
 from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery
 from recsys.tracking.store import mlflow_link
 
+Names = dict[str, str]
+"""The names of the products by item id."""
+
 
 def demo(experiment: Experiment, console: Console) -> None:
     """Build the shop, train both heads, compare, recommend, explain and check the planted rules.
@@ -39,19 +42,16 @@ def demo(experiment: Experiment, console: Console) -> None:
     if not isinstance(model, NextItemConfig) or not isinstance(model.head, TargetAttention):
         raise InputError(f"the demo needs a model with target attention, not {model.family}")
     shop = make_shop()
+    names = dict(shop.products.select("item_id", "name").iter_rows())
     console.rule("1. The shop")
-    _show_shop(shop, console)
+    _show_shop(shop, names, console)
     dataset = prepare("shop", experiment.data, Path("data") / "shop")
 
     baselines = baselines_of(experiment, dataset)
     console.rule(f"2. Training ({len(baselines) + 2} models, progress on standard error)")
-    ablation = experiment.model_copy(
-        update={
-            "name": f"{experiment.name}-dot",
-            "model": model.model_copy(update={"head": DotProduct()}),
-        }
-    )
-    dot_product = fit(ablation, dataset)
+    dot_product_model = model.model_copy(update={"head": DotProduct()})
+    changes = {"name": f"{experiment.name}-dot", "model": dot_product_model}
+    dot_product = fit(experiment.model_copy(update=changes), dataset)
     attention = fit(experiment, dataset)
     runs = fit_baselines(baselines, experiment, dataset, parent=attention.run_id)
 
@@ -62,7 +62,7 @@ def demo(experiment: Experiment, console: Console) -> None:
     console.rule("4. Three customers")
     recommender = Recommender.load(attention.bundle, dataset)
     for customer in _three_customers(shop):
-        _show_customer(customer, shop, recommender, console)
+        _show_customer(customer, shop, names, recommender, console)
 
     console.rule("5. Were the planted rules found?")
     _show_rules(shop, recommender, Recommender.load(dot_product.bundle, dataset), console)
@@ -79,24 +79,19 @@ def demo(experiment: Experiment, console: Console) -> None:
     )
 
 
-def _show_shop(shop: Shop, console: Console) -> None:
+def _show_shop(shop: Shop, names: Names, console: Console) -> None:
     log = shop.interactions
     lengths = log.group_by("user_id").len()["len"].to_numpy()
-    counts = log["item_id"].value_counts(sort=True)["count"]
     first, last = log.select(first=pl.min("timestamp"), last=pl.max("timestamp")).row(0)
-    again = log.height - log.unique(["user_id", "item_id"]).height
     console.print(
         f"{len(lengths):,} customers, {shop.products.height:,} products, {log.height:,} purchases "
         f"from {first:%B %Y} to {last:%B %Y}.\n"
         f"Histories have {lengths.min()} to {lengths.max()} purchases, {np.median(lengths):.0f} in "
-        f"the middle; the top tenth of the products makes "
-        f"{counts.head(len(counts) // 10).sum() / log.height:.0%} of the purchases, "
-        f"{again / log.height:.0%} are of something bought before.\n"
+        f"the middle.\n"
         f"{len(shop.rules)} planted rules caused {shop.truth.height / log.height:.0%} of the "
         "purchases. Some of them:",
         highlight=False,
     )
-    names = _names(shop)
     for rule in shop.rules[:4]:
         causes = " and ".join(names[cause] for cause in rule.causes)
         console.print(f"  {causes} → {names[rule.effect]}", highlight=False)
@@ -112,20 +107,18 @@ def _three_customers(shop: Shop) -> list[str]:
     return [*fitting.to_list(), *lists["user_id"].head(3).to_list()][:3]
 
 
-def _show_customer(customer: str, shop: Shop, recommender: Recommender, console: Console) -> None:
-    names = _names(shop)
-    own = shop.interactions.filter(pl.col("user_id") == customer)
-    history = own["item_id"].to_list()
+def _show_customer(
+    customer: str, shop: Shop, names: Names, recommender: Recommender, console: Console
+) -> None:
+    history = shop.interactions.filter(pl.col("user_id") == customer)["item_id"].to_list()
     latest = ", ".join(names[item] for item in history[-6:])
     table = Table(title=f"{customer}: … {latest}", title_justify="left", box=None)
     for head in ("", "recommended", "because of"):
         table.add_column(head)
     best = recommender.recommend({customer: history}, k=5)
     for item, rank in best.select("item_id", "rank").iter_rows():
-        reasons = recommender.explain(history, item).head(2)
-        because = ", ".join(
-            f"{name} ({share:+.0%})" for name, share in reasons.select("name", "share").iter_rows()
-        )
+        reasons = recommender.explain(history, item).head(2).select("name", "share")
+        because = ", ".join(f"{name} ({share:+.0%})" for name, share in reasons.iter_rows())
         table.add_row(str(rank), names[item], because)
     console.print(table)
     console.print()
@@ -135,18 +128,17 @@ def _show_rules(
     shop: Shop, attention: Recommender, dot_product: Recommender, console: Console
 ) -> None:
     """Show the rules that both models recovered, and how often a true cause ranks first."""
-    models = {"target attention": attention, "dot product": dot_product}
-    found = {name: rule_recovery(shop, best_items(model)) for name, model in models.items()}
     console.print(
         "A rule is recovered if its effect is in the top 10 of at least half of the probe "
         "histories that hold its causes, and at least twice as often as when a cause is missing."
     )
-    for name, rules in found.items():
-        recovered = rules["recovered"].sum()
-        console.print(f"{name}: {recovered} of {rules.height} rules", highlight=False)
-    missed = found["target attention"].filter(~pl.col("recovered"))["rule"].to_list()
-    if missed:
-        console.print(f"Missed by target attention: {', '.join(missed)}", highlight=False)
+    for name, model in {"target attention": attention, "dot product": dot_product}.items():
+        rules = rule_recovery(shop, best_items(model))
+        missed = rules.filter(~pl.col("recovered"))["rule"]
+        line = f"{name}: {rules.height - len(missed)} of {rules.height} rules"
+        if len(missed):
+            line += f"; missed: {', '.join(missed)}"
+        console.print(line, highlight=False)
     cases = explanation_accuracy(shop, shares(attention), max_cases=300)
     first, chance = cases.select("cause_first", "chance").mean().row(0)
     console.print(
@@ -173,10 +165,10 @@ def shares(model: Recommender) -> Explain:
     """Wrap a model for `explanation_accuracy`: the share of each purchase in an item's score."""
 
     def explain(history: list[str], item: str) -> list[float]:
-        found = [-1.0] * len(history)  # purchases outside the window explain nothing
+        by_position = [-1.0] * len(history)  # purchases outside the window explain nothing
         for position, share in model.explain(history, item).select("position", "share").iter_rows():
-            found[position] = share
-        return found
+            by_position[position] = share
+        return by_position
 
     return explain
 
@@ -186,7 +178,3 @@ def _program(name: str) -> str:
     if shutil.which(name):
         return name
     return os.path.relpath(Path(sys.executable).parent / name)
-
-
-def _names(shop: Shop) -> dict[str, str]:
-    return dict(shop.products.select("item_id", "name").iter_rows())

@@ -10,9 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-_MOST, _HEAD, _TAIL = 3_000, 2_000, 900
-"""Characters of a message, and those that are kept of a longer one."""
-
 
 class InputError(ValueError):
     """Invalid input. The message names the file, the row or key, the rule and the value.
@@ -24,7 +21,7 @@ class InputError(ValueError):
 
     def __init__(self, message: object) -> None:
         text = one_line(message)
-        super().__init__(text if len(text) <= _MOST else f"{text[:_HEAD]} … {text[-_TAIL:]}")
+        super().__init__(text if len(text) <= 3_000 else f"{text[:2_000]} … {text[-900:]}")
 
 
 class NotFirstProcess(Exception):  # noqa: N818 - not an error
@@ -42,11 +39,7 @@ class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors
 
 
 def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Handle SIGTERM as Python handles Ctrl-C: what is open is closed on the way out.
-
-    Raises:
-        Terminated: always.
-    """
+    """Handle SIGTERM as Python handles Ctrl-C: what is open is closed on the way out."""
     raise Terminated
 
 
@@ -128,7 +121,7 @@ def one_line(text: object, most: int | None = None) -> str:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that a file system can have; there may be nothing at it.
+    """Return a path; there may be nothing at it.
 
     Raises:
         InputError: it is longer than the system allows, or has characters that it does not.

@@ -49,7 +49,7 @@ def extend(
     where the model reads any, else by the items that occur next to them.
 
     Args:
-        path: the folder of a bundle or of a run, or a model of an MLflow store; see `load`.
+        path: see `load`.
         dataset: the dataset with the new items, or its folder.
         out: the folder of the new bundle.
         tracking: the store; the default one if None.
@@ -83,15 +83,17 @@ def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None 
     return local_bundle(os.fspath(path), tracking or TrackingConfig())
 
 
-def model_place(name: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> str:
-    """Return where an MLflow store keeps a model of this name at the moment: see `load`.
+def stored_at(path: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> str:
+    """Return where the model of a path or a name is at the moment: a name may move on.
 
     Raises:
         InputError: the store has no such model, or cannot be used.
     """
+    if not is_model_name(path):
+        return os.fspath(path)
     from recsys.tracking.registry import bundle_place  # noqa: PLC0415 - the base install has none
 
-    return bundle_place(os.fspath(name), tracking or TrackingConfig())
+    return bundle_place(os.fspath(path), tracking or TrackingConfig())
 
 
 def is_model_name(path: str | os.PathLike[str]) -> bool:

@@ -23,10 +23,7 @@ _EARLIER_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 def usable_processors() -> int:
-    """Return how many processors this process may use: by its affinity, and the container's quota.
-
-    A quota of two and a half processors counts as two.
-    """
+    """Return how many processors this process may use: by affinity and the container's quota."""
     has_affinity = hasattr(os, "sched_getaffinity")
     processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # none, or the word max
@@ -46,8 +43,7 @@ def set_up_threads() -> None:
 
     Threads of libgomp spin at every barrier. Where another process takes the processor of one of
     them, all others burn theirs: beside another training an epoch took forty times as long. After a
-    thousand spins they sleep, which costs a lone training nothing. Processes that are started
-    inherit it.
+    thousand spins they sleep, which costs a lone training nothing.
     """
     settings = {} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": "1000"}
     processors = usable_processors()
@@ -56,11 +52,10 @@ def set_up_threads() -> None:
     missing = {name: value for name, value in settings.items() if name not in os.environ}
     os.environ.update(missing)
     if missing and "torch" in sys.modules:
-        words = " ".join(f"{name}={value}" for name, value in missing.items())
         logger.warning(
             "torch was imported before recsys: beside other work on this machine its threads may "
             "be forty times as slow; import recsys first, or set %s in the environment",
-            words,
+            " ".join(f"{name}={value}" for name, value in missing.items()),
         )
 
 
@@ -128,10 +123,9 @@ def median_share(
 ) -> float:
     """Return the median time of the first function as a share of that of the second.
 
-    Both are called in turn, so that what else the machine does slows both, for so many seconds and
-    five times at least; a first call of each, which may compile kernels, is not counted. If the
-    first function takes three times as long, two calls are enough: processors without bf16
-    instructions emulate them, and five calls took seconds.
+    Both are called in turn, so that what else the machine does slows both, five times at least; a
+    first call of each, which may compile kernels, is not counted. If the first function takes three
+    times as long, two calls are enough: processors without bf16 instructions emulate them.
     """
     one()
     other()

@@ -1,7 +1,4 @@
-"""The progress view and the log on standard error, one above the other.
-
-A stage is one line, never wider than the terminal.
-"""
+"""The progress view and the log on standard error: a stage is one line, above it is the log."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import Progress, ProgressColumn, Task, TaskID
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from recsys.errors import printable
 
 STDERR = Console(stderr=True)
 """Shared by the log and the view: two consoles would write into each other's lines."""
-
 _LONGEST = 100 * 3600
 """Seconds left that are still shown: five digits of hours help nobody."""
 
@@ -35,8 +32,8 @@ class Stage:
 
     def advance(self, units: float = 1) -> None:
         """Show that so many more units are done."""
-        task, now = self._task, self.progress.get_time()
-        done = task.completed + units
+        task = next(task for task in self.progress.tasks if task.id == self.task)
+        done, now = task.completed + units, self.progress.get_time()
         ends = None
         if self.even and task.total is not None and task.start_time is not None and done > 0:
             ends = now + (now - task.start_time) * (task.total - done) / done
@@ -46,10 +43,6 @@ class Stage:
         """Show what is being done."""
         self.progress.update(self.task, status=status)
 
-    @property
-    def _task(self) -> Task:
-        return next(task for task in self.progress.tasks if task.id == self.task)
-
 
 def new_progress(console: Console = STDERR) -> Progress:
     """Return a view that is not shown yet, and never without a terminal.
@@ -58,9 +51,44 @@ def new_progress(console: Console = STDERR) -> Progress:
     `Progress.get_time` at which the task is expected to end, None if unknown; and ``at_least``,
     whether it may well be later.
     """
+    cut = {"no_wrap": True, "overflow": "ellipsis"}
+    title = Column(width=max(console.width // 4, 8), **cut)  # type: ignore[arg-type]
+    status = Column(ratio=1, **cut)  # type: ignore[arg-type]
     return Progress(
-        _Line(console), console=console, transient=True, disable=not console.is_terminal
+        TextColumn("{task.description}", markup=False, table_column=title),
+        BarColumn(console.width // 10),
+        _TimeLeft(Column(width=14, justify="right", **cut)),  # type: ignore[arg-type]
+        TextColumn("{task.fields[status]}", markup=False, table_column=status),
+        console=console,
+        transient=True,
+        expand=True,
+        disable=not console.is_terminal,
     )
+
+
+class _TimeLeft(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        """Return the time left of a task at this moment, or else the time so far."""
+        left = None
+        if (ends := task.fields.get("ends")) is not None:
+            left = ends - task.get_time()
+        if left is not None and left <= -1:
+            time = f"{_clock(-left)} over"
+        elif left is not None and left < _LONGEST:
+            time = f"{'>' if task.fields.get('at_least') else ''}{_clock(left)} left"
+        else:
+            time = f"{_clock(task.elapsed or 0)} so far"
+        return Text(time, style="progress.remaining")
+
+
+def _clock(seconds: float) -> str:
+    """Return hours, minutes and seconds.
+
+    >>> _clock(3725.4)
+    '1:02:05'
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 @contextmanager
@@ -91,65 +119,6 @@ def stage(
             yield Stage(view, task, even)
         finally:
             view.remove_task(task)
-
-
-class _Line(ProgressColumn):
-    """A task as one line of the width of the console."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def render(self, task: Task) -> Text:
-        """Return the line of a task at this moment."""
-        left = task.time_remaining if "ends" not in task.fields else None
-        if (ends := task.fields.get("ends")) is not None:
-            left = ends - task.get_time()
-        if left is not None and left <= -1:
-            time = f"{_clock(-left)} over"
-        elif left is not None and left < _LONGEST:
-            time = f"{'>' if task.fields.get('at_least') else ''}{_clock(left)} left"
-        else:
-            time = f"{_clock(task.elapsed or 0)} so far"
-        share = task.percentage / 100 if task.total else None
-        status = str(task.fields.get("status", ""))
-        return progress_line(task.description, share, time, status, self._console.width)
-
-
-def progress_line(title: str, share: float | None, time: str, status: str, width: int) -> Text:
-    """Return a line of at most ``width`` columns; what does not fit is cut off at the end.
-
-    Args:
-        title: what is being done.
-        share: how much of it is done, 0 to 1; no bar if None.
-        time: the time left.
-        status: figures.
-        width: columns of the terminal.
-
-    >>> progress_line("training mine", 0.5, "0:01:10 left", "epoch 3/6", 80).plain
-    'training mine        ━━━━        0:01:10 left epoch 3/6'
-    """
-    names, bars = max(width // 4, 8), width // 10
-    line = Text(no_wrap=True, overflow="ellipsis")
-    name = Text(title)
-    name.truncate(names, overflow="ellipsis", pad=True)
-    filled = 0 if share is None else round(bars * min(max(share, 0), 1))
-    line.append_text(name).append(" ")
-    line.append("━" * filled, style="bar.complete").append(" " * (bars - filled + 1))
-    line.append(f"{time:>14} ", style="progress.remaining").append(status)
-    line.rstrip()
-    line.truncate(width, overflow="ellipsis")
-    return line
-
-
-def _clock(seconds: float) -> str:
-    """Return hours, minutes and seconds.
-
-    >>> _clock(3725.4)
-    '1:02:05'
-    """
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 # --- The log -------------------------------------------------------------------------------------

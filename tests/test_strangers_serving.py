@@ -24,10 +24,9 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.cli import app
-from recsys.server.model import ServerSettings
+from recsys.server.service import ServerSettings
 from tests.helpers.running_server import running
 from tests.helpers.server_process import ROOT, Process, process, wait_for
-from tests.server.test_server_workers import workers_of
 
 EXAMPLE = ROOT / "docs" / "examples" / "recommend_without_torch.py"
 WEIGHTS, COUNTS, BASELINE, ITEMS = (
@@ -242,7 +241,7 @@ def test_workers_whose_parent_is_killed_while_they_load_leave_no_trace(
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as parent:
-        wait_for(lambda: len(workers_of(Process(parent, 0, []))) == 2)
+        wait_for(lambda: len(Process(parent, 0, []).workers()) == 2)
         time.sleep(1)
         parent.kill()
         log = parent.communicate(timeout=60)[1]  # read until the workers have ended too

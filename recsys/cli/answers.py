@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import polars as pl
 from typer import Argument, Option
 
-from recsys.cli.options import Bundle, Data, Index, Json, Out, Retrieve, command
-from recsys.console import ids_like, show_frame, show_rows
+from recsys.cli.options import Bundle, BundleData, Data, Index, Out, Retrieve, command
+from recsys.console import AS_JSON, ids_like, show_frame, show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.progress import stage
@@ -46,11 +46,7 @@ NewItems = Annotated[
     ),
 ]
 Probabilities = Annotated[
-    bool,
-    Option(
-        "--probabilities",
-        help="Add the calibrated probability of each item.",
-    ),
+    bool, Option("--probabilities", help="Add the calibrated probability of each item.")
 ]
 Seen = Annotated[
     Literal["filter", "allow"] | None,
@@ -59,17 +55,15 @@ Seen = Annotated[
 Users = Annotated[list[str] | None, Option("--user", help="A user of --data; repeatable.")]
 
 
-def show_answer(
-    answer: pl.DataFrame, recommender: Recommender, as_json: bool, out: Path | None = None
-) -> None:
+def show_answer(answer: pl.DataFrame, recommender: Recommender, out: Path | None = None) -> None:
     """Print an answer, on a terminal with the names of the items; or write it to a file."""
     names = recommender.bundle.name_columns
-    if names and out is None and not as_json:
-        table, at = recommender.bundle.item_table, answer.columns.index("item_id") + 1
-        found = answer.join(table, on="item_id", how="left", maintain_order="left")
-        for place, name in enumerate(names, at):
-            answer.insert_column(place, found[name].fill_null(""))
-    show_frame(answer, out, as_json)
+    if names and out is None and not AS_JSON.get():
+        table, position = recommender.bundle.item_table, answer.columns.index("item_id") + 1
+        named = answer.join(table, on="item_id", how="left", maintain_order="left")
+        for column, name in enumerate(names, position):
+            answer.insert_column(column, named[name].fill_null(""))
+    show_frame(answer, out)
     if "score" in answer.columns and answer["source"].n_unique() > 1:
         logger.warning(
             "scores of source popularity are counts of interactions, for users without a history: "
@@ -83,17 +77,26 @@ def request_time(at: str | None) -> str | int | None:
 
 
 def open_recommender(
-    bundle: Path, data: Path | None, user: list[str] | None
+    bundle: Path,
+    data: Path | None = None,
+    user: list[str] | None = None,
+    new_items: Path | None = None,
+    *,
+    use_gpu: bool = True,
 ) -> tuple[Recommender, list[Any] | None]:
     """Open a recommender, and turn users' ids into the type of the dataset's ids."""
     from recsys.loading import load
 
     dataset = None if data is None else PreparedDataset.open(data)
     recommender = load(bundle, dataset)
-    if user is None:
-        return recommender, None
-    if dataset is None:
+    if user is not None and dataset is None:
         raise InputError("--user: users are looked up in a dataset: give its folder as --data")
+    if use_gpu:
+        recommender.bundle.use_gpu()
+    if new_items is not None:
+        recommender = recommender.with_new_items(new_items)
+    if user is None or dataset is None:
+        return recommender, None
     return recommender, ids_like(user, dataset.user_ids)
 
 
@@ -104,8 +107,7 @@ def recommend_items(
     user: Users = None,
     data: Data = None,
     k: Annotated[
-        int | None,
-        Option("-k", help="Items per user; default: 10, or all if there are fewer."),
+        int | None, Option("-k", help="Items per user; default: 10, or all if there are fewer.")
     ] = None,
     seen: Seen = None,
     where: Annotated[
@@ -143,42 +145,38 @@ def recommend_items(
     index: Index = None,
     probabilities: Probabilities = False,
     out: Out = None,
-    as_json: Json = False,
 ) -> None:
     """Recommend the k best items for each history, or for users of a prepared dataset.
 
     With --data and neither --user nor histories, all users of the dataset are answered; with --out
     some thousands at a time, so that a dataset may be larger than the memory.
     """
-    recommender, users = open_recommender(bundle, data, user)
-    recommender.bundle.use_gpu()
-    if new_items is not None:
-        recommender = recommender.with_new_items(new_items)
+    recommender, users = open_recommender(bundle, data, user, new_items)
     if index is not None:
         recommender = recommender.with_index(index)
     k = recommender.bundle.usual_k if k is None else k
-    rules: dict[str, Any] = {
-        "k": k,
-        "seen": seen,
-        "where": where,
-        "allow": allow,
-        "deny": deny,
-        "diversity": diversity,
-        "at_most": _caps(at_most or ()),
-        "at": request_time(at),
-        "retrieve": retrieve,
-        "probabilities": probabilities,
-    }
+    recommend = partial(
+        recommender.recommend,
+        k=k,
+        seen=seen,
+        where=where,
+        allow=allow,
+        deny=deny,
+        diversity=diversity,
+        at_most=_caps(at_most or ()),
+        at=request_time(at),
+        retrieve=retrieve,
+        probabilities=probabilities,
+    )
     if out is None:
         with stage("recommending"):
-            answer = recommender.recommend(histories, users=users, **rules)
-        show_answer(answer, recommender, as_json)
+            answer = recommend(histories, users=users)
+        show_answer(answer, recommender)
         return
     from recsys.serving.files import write_answers
 
-    answer = partial(recommender.recommend, **rules)
-    rows = write_answers(recommender, histories, users, answer, k, out)
-    show_rows([{"file": str(out), "rows": rows}], as_json)
+    rows = write_answers(recommender, histories, users, recommend, k, out)
+    show_rows([{"file": str(out), "rows": rows}])
 
 
 def _caps(texts: Sequence[str]) -> dict[str, int]:
@@ -211,8 +209,7 @@ def score_items(
     user: Users = None,
     data: Data = None,
     item: Annotated[
-        list[str] | None,
-        Option("--item", help="A candidate for all users; repeatable."),
+        list[str] | None, Option("--item", help="A candidate for all users; repeatable.")
     ] = None,
     new_items: NewItems = None,
     at: At = None,
@@ -222,7 +219,6 @@ def score_items(
     ] = False,
     probabilities: Probabilities = False,
     out: Out = None,
-    as_json: Json = False,
 ) -> None:
     """Score given items for given users; other items are not scored.
 
@@ -235,28 +231,23 @@ def score_items(
 
     if out is not None:
         check_format(out)
-    recommender, users = open_recommender(bundle, data, user)
-    recommender.bundle.use_gpu()
+    paths = files or []
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
-    given = files or []
-    if len(given) != len(needed):
+    if len(paths) != len(needed):
         wanted = " and ".join(needed) or "no file"
-        raise InputError(f"score: give {wanted} here, not {len(given)} files (see score --help)")
-    histories = given[0] if data is None else None
-    candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else given[-1]
-    if new_items is not None:
-        recommender = recommender.with_new_items(new_items)
-    time = request_time(at)
+        raise InputError(f"score: give {wanted} here, not {len(paths)} files (see score --help)")
+    recommender, users = open_recommender(bundle, data, user, new_items)
+    candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else paths[-1]
     with stage("scoring"):
         answer = recommender.score(
-            histories,
+            paths[0] if data is None else None,
             candidates,
             users=users,
-            at=time,
+            at=request_time(at),
             strict=strict,
             probabilities=probabilities,
         )
-    show_answer(answer, recommender, as_json, out)
+    show_answer(answer, recommender, out)
 
 
 @command("generate", "Recommend and explain")
@@ -274,12 +265,10 @@ def generate_items(
         ),
     ] = None,
     sample: Annotated[
-        bool,
-        Option("--sample", help="Draw each item at random from the model's probabilities."),
+        bool, Option("--sample", help="Draw each item at random from the model's probabilities.")
     ] = False,
     temperature: Annotated[
-        float,
-        Option(help="With --sample: below 1 favours probable items, above 1 the others."),
+        float, Option(help="With --sample: below 1 favours probable items, above 1 the others.")
     ] = 1.0,
     top_k: Annotated[
         int | None, Option(help="With --sample: draw only from the k most probable items.")
@@ -299,7 +288,6 @@ def generate_items(
     ] = False,
     seen: Seen = None,
     out: Out = None,
-    as_json: Json = False,
 ) -> None:
     """Generate the next n purchases of each user, in order.
 
@@ -312,18 +300,15 @@ def generate_items(
 
     if sample and beam is not None:
         raise InputError("give --beam or --sample, not both")
-    strategy: Strategy = Greedy()
-    if beam is not None:
-        strategy = Beam(beam)
+    if not sample and (temperature, top_k, top_p) != (1.0, None, None):
+        raise InputError("--temperature, --top-k and --top-p need --sample")
+    strategy: Strategy = Greedy() if beam is None else Beam(beam)
     if sample:
         strategy = Sampling(torch.Generator().manual_seed(seed), temperature, top_k, top_p)
-    elif (temperature, top_k, top_p) != (1.0, None, None):
-        raise InputError("--temperature, --top-k and --top-p need --sample")
     allowed = None
     if candidates is not None:
         allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
     recommender, users = open_recommender(bundle, data, user)
-    recommender.bundle.use_gpu()
     with stage("generating"):
         answer = recommender.generate(
             histories,
@@ -334,7 +319,7 @@ def generate_items(
             seen=seen,
             repeats=repeats,
         )
-    show_answer(answer, recommender, as_json, out)
+    show_answer(answer, recommender, out)
 
 
 @command("explain", "Recommend and explain")
@@ -342,16 +327,15 @@ def explain_item(
     bundle: Bundle,
     user: Annotated[str, Option(help="A user of the dataset.")],
     item: Annotated[str, Option(help="The item whose score to explain.")],
-    data: Annotated[Path, Option(help="The prepared dataset.")],
+    data: BundleData,
     at: At = None,
     out: Out = None,
-    as_json: Json = False,
 ) -> None:
     """Show what each purchase of a user adds to the score of an item, the largest part first."""
-    recommender, users = open_recommender(bundle, data, [user])
+    recommender, users = open_recommender(bundle, data, [user], use_gpu=False)
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
     (user_id,) = users or [user]
-    show_frame(recommender.explain(user=user_id, item=item_id, at=request_time(at)), out, as_json)
+    show_frame(recommender.explain(user=user_id, item=item_id, at=request_time(at)), out)
 
 
 @command("similar", "Recommend and explain")
@@ -360,12 +344,11 @@ def show_similar_items(
     item: Annotated[str, Argument(help="The id of an item.")],
     k: Annotated[int, Option("-k", help="Items to show.")] = 10,
     out: Out = None,
-    as_json: Json = False,
 ) -> None:
     """Show the items whose embeddings are the most similar to an item's, by cosine."""
-    recommender, _ = open_recommender(bundle, None, None)
+    recommender, _ = open_recommender(bundle, use_gpu=False)
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
-    show_frame(recommender.similar_items(item_id, k), out, as_json)
+    show_frame(recommender.similar_items(item_id, k), out)
 
 
 @command("embeddings", "Recommend and explain")
@@ -380,16 +363,15 @@ def write_embeddings(
     ],
     histories: Histories = None,
     at: At = None,
-    as_json: Json = False,
 ) -> None:
     """Write the embeddings of all items, or of histories if a log of histories is given."""
     from recsys.serving.files import EMBEDDINGS, check_format, save_embeddings
 
     check_format(out, EMBEDDINGS)
-    recommender, _ = open_recommender(bundle, None, None)
-    recommender.bundle.use_gpu()
+    recommender, _ = open_recommender(bundle)
     with stage("embedding"):
-        of = "items" if histories is None else histories
-        table = recommender.embeddings(of, at=request_time(at))
+        table = recommender.embeddings(
+            "items" if histories is None else histories, at=request_time(at)
+        )
     save_embeddings(table, out)
-    show_rows([{"file": str(out), "rows": table.height}], as_json)
+    show_rows([{"file": str(out), "rows": table.height}])

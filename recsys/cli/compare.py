@@ -14,7 +14,6 @@ from recsys.cli.options import (
     Bundle,
     BundleData,
     HeldOutPart,
-    Json,
     Set,
     Uri,
     command,
@@ -23,7 +22,7 @@ from recsys.cli.options import (
     store_of,
 )
 from recsys.config import GivenItems
-from recsys.console import show_comparison, show_rows, show_segments
+from recsys.console import AS_JSON, show_comparison, show_rows, show_segments
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.progress import stage
@@ -34,8 +33,7 @@ logger = logging.getLogger(__name__)
 @command("evaluate", "Evaluate and compare")
 def evaluate_held_out(
     bundle: Annotated[
-        Path | None,
-        Argument(help="Folder of a trained model, runs/NAME, or models:/NAME@ALIAS."),
+        Path | None, Argument(help="Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.")
     ] = None,
     *,
     data: BundleData,
@@ -60,7 +58,6 @@ def evaluate_held_out(
     ] = None,
     overrides: Set = None,
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Rank held-out targets with a trained model; show recall, NDCG and MRR with intervals.
 
@@ -76,7 +73,7 @@ def evaluate_held_out(
                 "evaluate: --predictions takes --data, --name, --set and --tracking-uri, and ranks "
                 "the test targets"
             )
-        _evaluate_predictions(predictions, data, name, overrides, uri, as_json)
+        _evaluate_predictions(predictions, data, name, overrides, uri)
         return
     if bundle is None or name is not None or overrides or uri is not None:
         raise InputError("evaluate: needs a trained model, or --predictions FILE and its options")
@@ -89,14 +86,14 @@ def evaluate_held_out(
 
     if out is not None and out.suffix != ".parquet":
         raise InputError(f"{out}: a rank table is a .parquet file")
-    loaded, dataset = open_beside(bundle, data, part)
-    config = loaded.experiment.evaluation
+    opened, dataset = open_beside(bundle, data, part)
+    config = opened.experiment.evaluation
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
     holdout = find_holdout(dataset, part, config.request_time)
     among = choose_candidates(config, dataset, part, holdout)
     with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
-        scorer = ReportingScorer(loaded.scorer, line.advance)
+        scorer = ReportingScorer(opened.scorer, line.advance)
         table = evaluate(scorer, holdout, part, config.seen, candidates=among)
     table = with_segments(table, dataset, holdout)
     if is_sampled(table.protocol.candidates):
@@ -104,18 +101,11 @@ def evaluate_held_out(
     if out is not None:
         table.save(out)
     figures = table.summary(metric_names(config.cutoffs))
-    show_rows(
-        [{"metric": name, **interval._asdict()} for name, interval in figures.items()], as_json
-    )
+    show_rows([{"metric": name, **interval._asdict()} for name, interval in figures.items()])
 
 
 def _evaluate_predictions(
-    file: Path,
-    data: Path,
-    name: str | None,
-    overrides: list[str] | None,
-    uri: str | None,
-    as_json: bool,
+    file: Path, data: Path, name: str | None, overrides: list[str] | None, uri: str | None
 ) -> None:
     from recsys.experiments.predictions import evaluate_predictions
 
@@ -124,19 +114,18 @@ def _evaluate_predictions(
     experiment = read_experiment(None, [*named, *(overrides or [])], uri)
     experiment = experiment.model_copy(update={"data": dataset.config})
     with stage("ranking the test targets"):
-        found = evaluate_predictions(file, experiment, dataset)
-    if found.unscored:
+        ranked = evaluate_predictions(file, experiment, dataset)
+    if ranked.unscored:
         logger.warning(
             "%s: %d of %d test targets have no score: they rank below all items that have one",
-            *(file, found.unscored, found.targets),
+            *(file, ranked.unscored, ranked.targets),
         )
-    row = {"run": found.run_id, "targets": found.targets, "without_score": found.unscored}
-    means = {metric: interval.mean for metric, interval in found.metrics.items()}
-    if as_json:
-        show_rows([row | means], as_json)
-        return
-    show_rows([row], as_json)
-    show_rows([{"metric": metric, **i._asdict()} for metric, i in found.metrics.items()], as_json)
+    row = {"run": ranked.run_id, "targets": ranked.targets, "without_score": ranked.unscored}
+    if AS_JSON.get():
+        show_rows([row | {metric: figure.mean for metric, figure in ranked.metrics.items()}])
+    else:
+        show_rows([row])
+        show_rows([{"metric": metric, **f._asdict()} for metric, f in ranked.metrics.items()])
 
 
 @command("compare", "Evaluate and compare")
@@ -148,8 +137,7 @@ def compare_runs(
         Option(help="E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable."),
     ] = None,
     pooled: Annotated[
-        bool,
-        Option("--pool-seeds", help="Show runs that differ only in their seed as one row."),
+        bool, Option("--pool-seeds", help="Show runs that differ only in their seed as one row.")
     ] = False,
     test: Annotated[
         Literal["randomisation", "t"], Option(help="Paired test for the p-values.")
@@ -162,14 +150,12 @@ def compare_runs(
         ),
     ] = None,
     report: Annotated[
-        Path | None,
-        Option(help="Folder to write: an HTML page, its pictures as SVG, CSV and LaTeX."),
+        Path | None, Option(help="Folder to write: an HTML page, its pictures as SVG, CSV, LaTeX.")
     ] = None,
     across_protocols: Annotated[
         bool, Option("--across-protocols", help="Allow runs of different protocols.")
     ] = False,
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Compare MLflow runs: metrics with intervals, and paired tests against the first run."""
     from recsys.api import compare
@@ -184,14 +170,11 @@ def compare_runs(
         report=report,
     )
     if by is None:
-        show_comparison(comparison, as_json)
+        show_comparison(comparison)
     else:
-        show_segments(comparison, by, as_json)
+        show_segments(comparison, by)
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)
-
-
-_SIZES = [10, 20, 50, 100, 200, 500, 1000]
 
 
 @command("retrieval", "Evaluate and compare")
@@ -203,7 +186,6 @@ def show_retrieval(
         list[int] | None,
         Option(help="Items that the second stage ranks; repeatable; default: 10 to 1,000."),
     ] = None,
-    as_json: Json = False,
 ) -> None:
     """Measure what recommend --retrieve N misses: targets not retrieved, and lower metrics.
 
@@ -212,25 +194,24 @@ def show_retrieval(
     from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.search_metrics import retrieval_metrics
 
-    loaded, dataset = open_beside(bundle, data, part)
-    config = loaded.experiment.evaluation
+    opened, dataset = open_beside(bundle, data, part)
+    config = opened.experiment.evaluation
     holdout = find_holdout(dataset, part, config.request_time)
+    sizes = retrieve or [10, 20, 50, 100, 200, 500, 1000]
     with stage(f"ranking the {part} targets"):
         metrics = retrieval_metrics(
-            loaded.retriever, loaded.scorer, holdout, part, config.seen, retrieve or _SIZES
+            opened.retriever, opened.scorer, holdout, part, config.seen, sizes
         )
-    show_rows([asdict(row) for row in metrics], as_json)
+    show_rows([asdict(row) for row in metrics])
 
 
 @command("calibrate", "Evaluate and compare")
 def calibrate_bundle(
     bundle: Annotated[
-        Path,
-        Argument(help="Folder of a trained model, runs/NAME, which keeps the temperature."),
+        Path, Argument(help="Folder of a trained model, runs/NAME, which keeps the temperature.")
     ],
     data: BundleData,
     seed: Annotated[int, Option(min=0, help="Seed of the sample of histories.")] = 0,
-    as_json: Json = False,
 ) -> None:
     """Fit the temperature that makes probabilities of scores, and keep it in the bundle.
 
@@ -258,4 +239,4 @@ def calibrate_bundle(
         ]
     if not refitted:
         save_temperature(opened, fitted)
-    show_rows(rows, as_json)
+    show_rows(rows)

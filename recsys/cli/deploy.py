@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,22 +15,19 @@ from recsys.cli.options import (
     Data,
     HeldOutPart,
     Index,
-    Json,
     Retrieve,
     Uri,
     check_gpu,
     command,
+    open_bundle,
     store_of,
 )
-from recsys.console import show_rows
+from recsys.console import say, show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.progress import stage
 
-KEY = "RECSYS_API_KEY"
-"""The environment variable with the key that requests must bring."""
 
-
-@command("serve", "Deploy")
+@command("serve", "Deploy", prints_rows=False)
 def serve_bundle(
     bundle: Bundle,
     data: Data = None,
@@ -42,14 +38,11 @@ def serve_bundle(
         int, Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")
     ] = 8000,
     workers: Annotated[
-        int,
-        Option(help="Processes that answer at the port, each with a model of its own in memory."),
+        int, Option(help="Processes that answer at the port, each with a model of its own.")
     ] = 1,
     threads: Annotated[
         int | None,
-        Option(
-            help="Threads of the model, of each worker. Default: the cores, divided by the workers."
-        ),
+        Option(help="Threads of the model of each worker. Default: all cores, divided by workers."),
     ] = None,
     gather_ms: Annotated[
         float,
@@ -60,41 +53,19 @@ def serve_bundle(
             "request that comes alone never waits.",
         ),
     ] = 4.0,
-    batch: Annotated[int, Option(min=1, max=4096, help="Requests that share a pass at most.")] = 64,
     retrieve: Retrieve = None,
     index: Index = None,
     gpu: Annotated[
-        bool,
-        Option(
-            "--gpu", help="Answer on the GPU. Each worker has a model in its memory. Default: CPU."
-        ),
+        bool, Option("--gpu", help="Answer on the GPU, which holds a model for each worker.")
     ] = False,
     cache: Annotated[
         int,
         Option(
             min=0,
-            help="Bytes of encoded histories that are kept, of each worker: a request with a known "
+            help="Bytes of encoded histories that each worker keeps: a request with a known "
             "history skips the encoder. 0 keeps none.",
         ),
     ] = 256 << 20,
-    alias_seconds: Annotated[
-        float,
-        Option(
-            min=0.1,
-            help="For models:/NAME@ALIAS: seconds after which the registry is asked again whether "
-            "the alias names another model.",
-        ),
-    ] = 30.0,
-    max_history: Annotated[
-        int, Option(min=1, help="Items of a history that one request may give (422).")
-    ] = 10_000,
-    max_candidates: Annotated[
-        int, Option(min=1, help="Candidates, or k, of one request (422).")
-    ] = 10_000,
-    max_body: Annotated[int, Option(min=1, help="Bytes of the body of a request (413).")] = 1 << 20,
-    max_queue: Annotated[
-        int, Option(min=1, help="Requests that may wait for the model (429).")
-    ] = 1024,
 ) -> None:
     """Answer requests over HTTP: recommend, score, similar, explain.
 
@@ -111,29 +82,21 @@ def serve_bundle(
     requests that it has. The environment variable RECSYS_API_KEY sets a key that requests must
     bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
     """
-    from recsys.loading import bundle_folder, is_model_name, model_place
     from recsys.machine import usable_processors
-    from recsys.server.model import Limits, NamedModel, ServerSettings
     from recsys.server.process import serve, threads_of
+    from recsys.server.service import ServerSettings
 
     if gpu:
         check_gpu()
-    named = None
-    if is_model_name(bundle):
-        find, folder = partial(model_place, bundle), partial(bundle_folder, bundle)
-        named = NamedModel(find(), find, folder, alias_seconds)
     settings = ServerSettings(
-        bundle_folder(bundle),
+        bundle,
         data,
-        cache_bytes=cache,
-        named=named,
         gather_ms=gather_ms,
-        batch=batch,
         retrieve=retrieve,
         index=index,
         gpu=gpu,
-        api_key=os.environ.get(KEY) or None,
-        limits=Limits(max_history, max_candidates, max_body, queue=max_queue),
+        cache_bytes=cache,
+        api_key=os.environ.get("RECSYS_API_KEY") or None,
     )
     serve(settings, host, port, threads_of(threads, usable_processors(), workers), workers)
 
@@ -144,12 +107,7 @@ def make_index(
     data: BundleData,
     out: Annotated[Path, Option(help="Folder to write; an earlier index is replaced.")],
     recall: Annotated[
-        float,
-        Option(
-            min=0.0,
-            max=1.0,
-            help="Share of the k best items to find: as few items are searched as reach it.",
-        ),
+        float, Option(min=0.0, max=1.0, help="Share of the k best items that are to be found.")
     ] = 0.98,
     k: Annotated[
         int | None,
@@ -162,14 +120,8 @@ def make_index(
     ] = None,
     part: HeldOutPart = "test",
     gpu: Annotated[
-        bool,
-        Option(
-            "--gpu",
-            help="Time the model on the GPU, as serve --gpu uses it, and recommend where there is "
-            "one. Default: CPU.",
-        ),
+        bool, Option("--gpu", help="Time the model on the GPU, as serve --gpu uses it.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Make an approximate index of a model's items, and measure whether it is worth using.
 
@@ -178,20 +130,17 @@ def make_index(
     of the dataset, and the last line says which one to use. The index itself is always searched on
     the CPU. Needs the extra ann.
     """
-    from recsys.loading import bundle_folder
-    from recsys.serving.bundle import ModelBundle
     from recsys.serving.index import make_index as make
 
     if gpu:
         check_gpu()
-    opened = ModelBundle.open(bundle_folder(bundle))
+    opened = open_bundle(bundle)
     if gpu:
         opened.move_to_gpu()
     with stage("indexing"):
         made = make(opened, PreparedDataset.open(data), out, wanted=recall, k=k, part=part)
-    show_rows([asdict(row) | made.facts for row in made.times], as_json, hidden=[*made.facts])
-    if not as_json:
-        print(made.advice)
+    show_rows([asdict(row) | made.facts for row in made.times], hidden=[*made.facts])
+    say(made.advice)
 
 
 @command("register", "Deploy")
@@ -205,7 +154,6 @@ def register_model(
         Option(help="An alias that then names this version, such as champion."),
     ] = None,
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Register a trained model in the MLflow store, as the next version of its name.
 
@@ -213,8 +161,8 @@ def register_model(
     """
     from recsys.experiments.results import register
 
-    found = register(model, name, alias=alias, tracking=store_of(uri))
-    show_rows([{"model": found.uri, "version": found.version}], as_json)
+    registered = register(model, name, alias=alias, tracking=store_of(uri))
+    show_rows([{"model": registered.uri, "version": registered.version}])
 
 
 @command("export", "Deploy")
@@ -225,19 +173,16 @@ def export_bundle(
         bool, Option("--int8", help="Round the weights to 8 bits; with --data, see the loss.")
     ] = False,
     data: Data = None,
-    as_json: Json = False,
 ) -> None:
     """Export a model to ONNX, for programs without torch: encoder and head, and the items' ids.
 
     The graphs are checked against torch; with --data, NDCG@10 on its test targets is measured.
     """
     from recsys.export.onnx import export_onnx
-    from recsys.loading import bundle_folder
-    from recsys.serving.bundle import ModelBundle
 
-    opened = ModelBundle.open(bundle_folder(bundle))
+    opened = open_bundle(bundle)
     dataset = None if data is None else PreparedDataset.open(data)
     with stage("exporting"):
         made = export_onnx(opened, out, int8=int8, dataset=dataset)
     measured = {f"ndcg_at_10 {name}": value for name, value in made.ndcg_at_10.items()}
-    show_rows([{"folder": str(out), "difference": made.largest_difference} | measured], as_json)
+    show_rows([{"folder": str(out), "difference": made.largest_difference} | measured])

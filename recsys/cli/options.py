@@ -22,6 +22,7 @@ from recsys.config import (
     load_experiment,
     parse_experiment,
 )
+from recsys.console import AS_JSON
 from recsys.data.audit import audit, warnings_in
 from recsys.data.frames import FOR_SPREADSHEETS
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
@@ -61,9 +62,7 @@ def for_all_commands(
     ] = False,
     version: Annotated[
         bool,
-        Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
+        Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Take what holds for all commands."""
@@ -74,8 +73,10 @@ PANELS = ("Start here", "Logs", "Train", "Evaluate and compare", "Recommend and 
 """What a user wants to do, in the order in which the help lists it."""
 
 
-def command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes a function a command, with the option --verbose.
+def command(
+    name: str, panel: str, *, prints_rows: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that makes a function a command, with --verbose and --json.
 
     A parameter of the type `LogOptions` becomes an option for each of its fields: typer reads the
     signature.
@@ -83,6 +84,7 @@ def command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[.
     Args:
         name: the command.
         panel: one of `PANELS`.
+        prints_rows: whether the command has the option --json.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -98,10 +100,13 @@ def command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[.
                 ]
             else:
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        if prints_rows:
+            parameters.append(option("as_json", default=False, annotation=Json))
         parameters.append(option("verbose", default=False, annotation=Verbose))
 
         @wraps(function)
-        def run(*, verbose: bool = False, **values: Any) -> None:
+        def run(*, as_json: bool = False, verbose: bool = False, **values: Any) -> None:
+            AS_JSON.set(as_json)
             library = logging.getLogger("recsys")
             if verbose and library.isEnabledFor(logging.INFO):  # not in torchrun's other processes
                 library.setLevel(logging.DEBUG)
@@ -116,9 +121,12 @@ def command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[.
     return register
 
 
+# --- Options -------------------------------------------------------------------------------------
+
 Verbose = Annotated[
     bool, Option("--verbose", help="Log each step: what is tried, chosen and measured.")
 ]
+Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Set = Annotated[
     list[str] | None,
     Option(
@@ -127,7 +135,6 @@ Set = Annotated[
         "is prepared; repeatable.",
     ),
 ]
-Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 Uri = Annotated[
     str | None,
     Option("--tracking-uri", help="MLflow store or server; overrides the config."),
@@ -161,64 +168,6 @@ Retrieve = Annotated[
     ),
 ]
 Out = Annotated[Path | None, Option(help="File to write: .parquet or .csv.")]
-
-
-def read_experiment(
-    config: str | None, overrides: Sequence[str] | None, uri: str | None = None
-) -> Experiment:
-    """Read the experiment of a config, or the defaults if None, and apply the overrides."""
-    changes = [*(overrides or [])]
-    if uri is not None:
-        changes.append(f"tracking.uri={uri}")
-    return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
-
-
-def store_of(uri: str | None, experiment: str = "recsys") -> TrackingConfig:
-    """Return the store of --tracking-uri, or the default one."""
-    given = {} if uri is None else {"uri": uri}
-    return TrackingConfig(experiment=experiment, **given)
-
-
-def prepared_for(experiment: Experiment, data: Path | None) -> tuple[Experiment, PreparedDataset]:
-    """Return an experiment with its dataset: that of --data has its own data settings."""
-    dataset = find_dataset(experiment, data)
-    if data is not None:
-        experiment = experiment.model_copy(update={"data": dataset.config})
-    return experiment, dataset
-
-
-def open_beside(
-    bundle: Path, data: Path, part: Literal["valid", "test"]
-) -> tuple[ModelBundle, PreparedDataset]:
-    """Open a bundle, on the GPU if there is one, and the dataset to evaluate it on.
-
-    The dataset has the item tokens of the model: see `for_evaluation`.
-
-    Raises:
-        InputError: one cannot be opened, or the bundle may not be evaluated on the dataset.
-    """
-    from recsys.loading import bundle_folder
-    from recsys.serving.bundle import ModelBundle
-    from recsys.serving.calibration import for_evaluation
-
-    loaded = ModelBundle.open(bundle_folder(bundle))
-    dataset = for_evaluation(loaded, PreparedDataset.open(data), part)
-    loaded.use_gpu()
-    return loaded, dataset
-
-
-def check_gpu() -> None:
-    """Return if there is a GPU.
-
-    Raises:
-        InputError: there is none.
-    """
-    import torch
-
-    if not torch.cuda.is_available():
-        raise InputError("--gpu: torch finds no GPU here that it can use")
-
-
 Log = Annotated[
     str,
     Argument(
@@ -229,23 +178,34 @@ Log = Annotated[
 Items = Annotated[
     Path | None, Option(help="Table of item features: item_id and a column per feature.")
 ]
+Memory = Annotated[
+    str | None,
+    Option(
+        help="Memory for the rows of a log, e.g. 4GiB; the rest goes to the disk. Default: half."
+    ),
+]
+EngineOption = Annotated[
+    Engine | None,
+    Option(
+        "--engine",
+        help="spark: the workers of Spark read and filter Parquet files, with the same result.",
+    ),
+]
+Text = str | None
+"""The value of an option that may be absent."""
 
 
 class LogOptions(NamedTuple):
     """How a log is read; see `LogWords`. All are None, or empty, where they are not given."""
 
-    user: Annotated[
-        str | None, Option(help="Column of user ids; guessed where its name leaves no doubt.")
-    ]
-    item: Annotated[str | None, Option(help="Column of item ids; guessed likewise.")]
+    user: Annotated[Text, Option(help="Column of user ids; guessed where names leave no doubt.")]
+    item: Annotated[Text, Option(help="Column of item ids; guessed likewise.")]
     time: Annotated[
-        str | None,
-        Option(
-            help=f"Column of times; guessed likewise. {ROW_ORDER}: the rows are in order of time."
-        ),
+        Text,
+        Option(help=f"Column of times; guessed likewise. {ROW_ORDER}: rows are in order of time."),
     ]
     time_format: Annotated[
-        str | None,
+        Text,
         Option(
             metavar="FORM",
             help="Form of dates, if it leaves a doubt, in the codes of strftime: '%d/%m/%Y %H:%M'; "
@@ -257,16 +217,13 @@ class LogOptions(NamedTuple):
         Option("--no-header", help="Text without a header: columns are called 1, 2, …."),
     ]
     encoding: Annotated[
-        str | None,
+        Text,
         Option(help="Encoding of text that is neither UTF-8 nor UTF-16: cp1252, latin-1."),
     ]
     where: Annotated[
-        str | None,
-        Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\"."),
+        Text, Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\".")
     ]
-    since: Annotated[
-        str | None, Option(help="Drop the rows before this date, date-time or number.")
-    ]
+    since: Annotated[Text, Option(help="Drop the rows before this date, date-time or number.")]
     user_minimum: Annotated[
         int | None, Option(min=1, help="Drop the users with fewer interactions.")
     ]
@@ -295,29 +252,28 @@ class LogOptions(NamedTuple):
         return cast("LogWords", words)
 
 
-Memory = Annotated[
-    str | None,
-    Option(
-        help="What the rows of a log may take, e.g. 4GiB; the rest goes to the disk. Half of the "
-        "memory by default."
-    ),
-]
-EngineOption = Annotated[
-    Engine | None,
-    Option(
-        "--engine",
-        help="spark: the workers of Spark read and filter Parquet files, with the same result.",
-    ),
-]
+def _number_or_date(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+# --- What options mean ---------------------------------------------------------------------------
+
+
+def read_experiment(
+    config: str | None, overrides: Sequence[str] | None, uri: str | None = None
+) -> Experiment:
+    """Read the experiment of a config, or the defaults if None, and apply the overrides."""
+    changes = [*(overrides or []), *([] if uri is None else [f"tracking.uri={uri}"])]
+    return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
 
 
 def read_preparation(log: str, options: LogOptions, overrides: Sequence[str] | None) -> Experiment:
     """Read the experiment of a config, or make one with default settings for a log.
 
-    Args:
-        log: a log or a config.
-        options: those of the command line; they win over the config and the overrides.
-        overrides: fields to change, as key=value.
+    The options of the command line win over the config and the overrides.
     """
     if Path(log).suffix in (".yaml", ".yml"):
         experiment = read_experiment(log, overrides)
@@ -327,11 +283,31 @@ def read_preparation(log: str, options: LogOptions, overrides: Sequence[str] | N
     return experiment.model_copy(update={"data": data})
 
 
-def _number_or_date(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def store_of(uri: str | None, experiment: str = "recsys") -> TrackingConfig:
+    """Return the store of --tracking-uri, or the default one."""
+    store = TrackingConfig(experiment=experiment)
+    return store if uri is None else store.model_copy(update={"uri": uri})
+
+
+def prepared_for(experiment: Experiment, data: Path | None) -> tuple[Experiment, PreparedDataset]:
+    """Return an experiment with its dataset: that of --data has its own data settings."""
+    if data is None:
+        return experiment, find_dataset(experiment)
+    dataset = PreparedDataset.open(data)
+    return experiment.model_copy(update={"data": dataset.config}), dataset
+
+
+def find_dataset(experiment: Experiment) -> PreparedDataset:
+    """Prepare the source of an experiment, unless that is already done."""
+    config = experiment.data
+    name = source_name(config.source)
+    settings = config.model_dump_json(exclude={"mirror"})
+    if settings != DataConfig(source=name).model_dump_json(exclude={"mirror"}):
+        # Other settings or another folder: another dataset.
+        name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
+    dataset = prepare(config.source, config, Path("data") / name)
+    count_warnings(dataset, experiment)
+    return dataset
 
 
 def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
@@ -343,17 +319,35 @@ def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
     return len(warned)
 
 
-def find_dataset(experiment: Experiment, data: Path | None) -> PreparedDataset:
-    """Open the given dataset, or else prepare the config's source unless that is already done."""
-    if data is not None:
-        return PreparedDataset.open(data)
-    config = experiment.data
-    name = source_name(config.source)
-    if config.model_dump(exclude={"mirror"}) != DataConfig(source=name).model_dump(
-        exclude={"mirror"}
-    ):  # other settings or another folder: another dataset
-        settings = config.model_dump_json(exclude={"mirror"})
-        name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
-    dataset = prepare(config.source, config, Path("data") / name)
-    count_warnings(dataset, experiment)
-    return dataset
+def open_bundle(bundle: Path) -> ModelBundle:
+    """Open a trained model: a folder, or one of the store."""
+    from recsys.loading import bundle_folder
+    from recsys.serving.bundle import ModelBundle
+
+    return ModelBundle.open(bundle_folder(bundle))
+
+
+def open_beside(
+    bundle: Path, data: Path, part: Literal["valid", "test"]
+) -> tuple[ModelBundle, PreparedDataset]:
+    """Open a bundle, on the GPU if there is one, and the dataset to evaluate it on.
+
+    The dataset has the item tokens of the model: see `for_evaluation`.
+
+    Raises:
+        InputError: one cannot be opened, or the bundle may not be evaluated on the dataset.
+    """
+    from recsys.serving.calibration import for_evaluation
+
+    opened = open_bundle(bundle)
+    dataset = for_evaluation(opened, PreparedDataset.open(data), part)
+    opened.use_gpu()
+    return opened, dataset
+
+
+def check_gpu() -> None:
+    """Refuse --gpu where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError("--gpu: torch finds no GPU here that it can use")

@@ -11,19 +11,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.console import Console
-from typer import Argument, Context, Option, Typer
+from typer import Argument, Option
 
 from recsys.cli.options import (
     EngineOption,
     Fresh,
     Items,
-    Json,
     Log,
     LogOptions,
     Memory,
     Set,
     Uri,
-    app,
     command,
     count_warnings,
     find_dataset,
@@ -32,7 +30,7 @@ from recsys.cli.options import (
     store_of,
 )
 from recsys.config import DataConfig, find_config, find_preset, presets
-from recsys.console import show_comparison, show_rows
+from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.audit import audit
 from recsys.data.manifest import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
@@ -73,7 +71,6 @@ def run(
     overrides: Set = None,
     fresh: Fresh = False,
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Make a recommender of a log; or run an experiment and its baselines.
 
@@ -94,7 +91,7 @@ def run(
                 "experiment: change the experiment with --set"
             )
         changes = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-        _run_experiment(source, changes, fresh, uri, as_json)
+        _run_experiment(source, changes, fresh, uri)
         return
     if stray := [change for change in overrides or [] if not change.startswith("data.")]:
         raise InputError(
@@ -105,51 +102,35 @@ def run(
     from recsys.automatic.rules import Plan
     from recsys.automatic.run import fit_log, name_of
 
-    plan = Plan(
-        name or name_of(source),
-        preset or "balanced",
-        seed or 0,
-        store_of(uri),
-        fresh,
-    )
+    plan = Plan(name or name_of(source), preset or "balanced", seed or 0, store_of(uri), fresh)
     data = read_preparation(source, log, overrides).data
     command = shlex.join(["recsys", *sys.argv[1:]])
-    fitted = fit_log(
-        source, plan, time_limit, items=items, config=data, command=command, started=started
+    _show(
+        fit_log(
+            source, plan, time_limit, items=items, config=data, command=command, started=started
+        )
     )
-    _show(fitted, as_json)
 
 
-def _show(fitted: FittedLog, as_json: bool) -> None:
+def _show(fitted: FittedLog) -> None:
     """Print the answer, its figures beside those of the baselines, and what was written."""
     from recsys.reports.comparison import compare
     from recsys.tracking.store import mlflow_link
 
     answer, run = fitted.answer, fitted.answer.run
-    comparison = compare([run.run_id, *fitted.state.other_runs], run.tracking)
-    show_comparison(comparison, as_json)
-    if as_json:
+    show_comparison(compare([run.run_id, *fitted.state.other_runs], run.tracking))
+    if AS_JSON.get():
         return
-    print(answer.sentence)
-    show_rows(
-        [
-            {
-                "bundle": str(run.bundle),
-                "settings": str(run.bundle.with_name("experiment.yaml")),
-                "page": str(fitted.page),
-                "seconds": round(fitted.seconds),
-            }
-        ],
-        as_json,
-    )
+    say(answer.sentence)
+    files = {"bundle": run.bundle, "settings": run.bundle.with_name("experiment.yaml")}
+    files["page"] = fitted.page
+    show_rows([files | {"seconds": round(fitted.seconds)}])
     words = [str(run.bundle), "--data", str(fitted.dataset.path), "--out", "best.parquet"]
-    print(f"The best items of all users:\n{shlex.join(['recsys', 'recommend', *words])}")
-    print(f"All runs in MLflow:\n{mlflow_link(run.tracking)}")
+    say(f"The best items of all users:\n{shlex.join(['recsys', 'recommend', *words])}")
+    say(f"All runs in MLflow:\n{mlflow_link(run.tracking)}")
 
 
-def _run_experiment(
-    config: str, overrides: list[str], fresh: bool, uri: str | None, as_json: bool
-) -> None:
+def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | None) -> None:
     from recsys.experiments.baselines import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
     from recsys.reports.comparison import compare
@@ -158,21 +139,19 @@ def _run_experiment(
 
     experiment = read_experiment(config, overrides, uri)
     with processes.rank_zero_first():
-        dataset = find_dataset(experiment, None)
+        dataset = find_dataset(experiment)
     with shown() as view:
         run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
         names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]
         runs = fit_baselines(names, experiment, dataset, view, run.run_id)
-    show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking), as_json)
-    if not as_json:
-        print(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")
+    show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking))
+    say(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")
 
 
-@command("demo", "Start here")
+@command("demo", "Start here", prints_rows=False)
 def run_demo(
     config: Annotated[
-        str,
-        Argument(help="An experiment on the simulated shop: a YAML file, or a preset."),
+        str, Argument(help="An experiment on the simulated shop: a YAML file, or a preset.")
     ] = "shop",
     overrides: Set = None,
     uri: Uri = None,
@@ -186,28 +165,19 @@ def run_demo(
     demo(read_experiment(config, overrides, uri), Console())
 
 
-configs = Typer(
-    help="List the presets: configs that run, train, suite and tune take by name.",
-    invoke_without_command=True,
-)
-app.add_typer(configs, name="configs", rich_help_panel="Start here")
+@command("configs", "Start here")
+def show_configs(
+    name: Annotated[str | None, Argument(help="A preset to print as YAML.")] = None,
+) -> None:
+    """List the presets, which run, train, suite and tune take by name; or print one.
 
-
-@configs.callback()
-def list_configs(context: Context, as_json: Json = False) -> None:
-    """List the presets: configs that run, train, suite and tune take by name."""
-    if context.invoked_subcommand is None:
-        rows = [
-            {"name": preset.name, "dataset": preset.dataset, "description": preset.description}
-            for preset in presets()
-        ]
-        show_rows(rows, as_json)
-
-
-@configs.command("show")
-def show_config(name: Annotated[str, Argument(help="Name of a preset.")]) -> None:
-    """Print the YAML of a preset, to read or to start a config of your own from."""
-    print(find_preset(name).text, end="")
+    What is printed is a config to read, or to start one of your own from.
+    """
+    if name is not None:
+        print(find_preset(name).text, end="")
+        return
+    columns = ("name", "dataset", "description")
+    show_rows([{column: getattr(preset, column) for column in columns} for preset in presets()])
 
 
 # --- Logs ----------------------------------------------------------------------------------------
@@ -229,48 +199,40 @@ def prepare_data(
     log: LogOptions,
     items: Items = None,
     users: Annotated[
-        Path | None,
-        Option(help="Table of user features: user_id and a column per feature."),
+        Path | None, Option(help="Table of user features: user_id and a column per feature.")
     ] = None,
     memory: Memory = None,
     engine: EngineOption = None,
     overrides: Set = None,
-    as_json: Json = False,
 ) -> None:
     """Check, sort, split and encode a log, or add one to a prepared dataset.
 
     All settings of data can be set, e.g. --set data.k_core=true. A dataset that grows has its own.
     """
-    if (out is None) == (append_to is None):
-        raise InputError("give one of --out FOLDER, to prepare anew, and --append DATASET")
     experiment = read_preparation(source, log, overrides)
-    if append_to is not None:
+    if append_to is not None and out is None:
         own = DataConfig(source=source, encoding=log.encoding)
         if memory is not None or experiment.data != own:
             raise InputError(
                 f"--append {append_to}: a dataset keeps its own settings: give only the log, "
                 "--encoding, --items and --users, or prepare the whole log anew"
             )
-        _append(source, append_to, items, users, log.encoding, as_json)
+        _append(source, append_to, items, users, log.encoding)
         return
-    assert out is not None  # noqa: S101 - one of the two was given
+    if out is None or append_to is not None:
+        raise InputError("give one of --out FOLDER, to prepare anew, and --append DATASET")
     data = experiment.data
     dataset = prepare(data.source, data, out, items, users, memory, engine)
     warnings = count_warnings(dataset, experiment)
     counts, dropped = dict(dataset.manifest.counts), dataset.manifest.dropped
     row = {"dataset": str(out), "rows_read": counts.pop("rows_read"), "dropped": dropped}
-    if not as_json:
+    if not AS_JSON.get():
         row["dropped"] = ", ".join(f"{why}: {count:,}" for why, count in dropped.items()) or "0"
-    show_rows([{**row, **counts, "warnings": warnings}], as_json)
+    show_rows([{**row, **counts, "warnings": warnings}])
 
 
 def _append(
-    source: str,
-    path: Path,
-    items: Path | None,
-    users: Path | None,
-    encoding: str | None,
-    as_json: bool,
+    source: str, path: Path, items: Path | None, users: Path | None, encoding: str | None
 ) -> None:
     """Append a log, and show what the dataset has."""
     from recsys.data.appending import append
@@ -280,7 +242,7 @@ def _append(
     row: dict[str, object] = {"dataset": str(path)}
     for entry in manifest.appended[earlier:]:  # none if the log was there already
         row |= {"appended": entry.source, "appended_rows": entry.rows_read}
-    show_rows([{**row, **manifest.counts}], as_json)
+    show_rows([{**row, **manifest.counts}])
 
 
 @command("audit", "Logs")
@@ -293,7 +255,6 @@ def audit_data(
     log: LogOptions,
     memory: Memory = None,
     overrides: Set = None,
-    as_json: Json = False,
 ) -> None:
     """Look for leaks between the parts of a split, and say how large and how serious they are."""
     is_prepared = Path(source, MANIFEST).is_file()
@@ -307,25 +268,15 @@ def audit_data(
             out = Path(folder, "audited")
             dataset = prepare(experiment.data.source, experiment.data, out, memory=memory)
         findings = audit(dataset, experiment.evaluation.seen)
-    show_rows([asdict(finding) for finding in findings], as_json)
+    show_rows([asdict(finding) for finding in findings])
 
 
 @command("data", "Logs")
-def list_data(as_json: Json = False) -> None:
+def list_data() -> None:
     """List the datasets that have a name.
 
     Their files are read from the folder that the variable RECSYS_MIRROR names.
     """
-    rows = [
-        {
-            "name": dataset.name,
-            "interactions": dataset.interactions,
-            "users": dataset.users,
-            "items": dataset.items,
-            "description": dataset.description,
-            "homepage": dataset.homepage,
-            "licence": dataset.licence,
-        }
-        for dataset in DATASETS
-    ]
-    show_rows(rows, as_json, hidden=("homepage", "licence"))
+    columns = ("name", "interactions", "users", "items", "description", "homepage", "licence")
+    rows = [{column: getattr(dataset, column) for column in columns} for dataset in DATASETS]
+    show_rows(rows, hidden=("homepage", "licence"))

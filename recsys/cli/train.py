@@ -14,16 +14,16 @@ from recsys.cli.options import (
     Config,
     Data,
     Fresh,
-    Json,
     Set,
     Uri,
     command,
     find_dataset,
+    open_bundle,
     prepared_for,
     read_experiment,
 )
 from recsys.config import Experiment, load_search, load_suite
-from recsys.console import show_comparison, show_rows
+from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,6 @@ def train_model(
     overrides: Set = None,
     fresh: Fresh = False,
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Train, choose the best epoch on validation, test once; write runs/NAME and an MLflow run.
 
@@ -81,26 +80,25 @@ def train_model(
         baselines = simplest_baselines(experiment, dataset)
     logger.debug("time: %s", phases)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
-    if as_json:
+    if AS_JSON.get():
         means = {name: figure.mean for name, figure in run.test.items()}
         beside = {"baselines": baselines.metrics, "baselines_sampled": baselines.sampled}
-        show_rows([row | means | beside], as_json)
+        show_rows([row | means | beside])
         return
-    show_rows([row], as_json)
-    tested = {experiment.name: run.headline} | baselines.metrics
+    show_rows([row])
     counts = "counts without settings"
     if baselines.sampled is not None:
         counts += f" (these on {baselines.sampled:,} random histories, for want of time)"
-    print(f"\nTest metrics beside {counts}, one protocol (all metrics: --json):")
+    say(f"\nTest metrics beside {counts}, one protocol (all metrics: --json):")
+    tested = {experiment.name: run.headline} | baselines.metrics
+    titles = {metric: metric.replace("_at_", "@") for metric in run.headline}
     show_rows(
         [
-            {"name": name}
-            | {metric.replace("_at_", "@"): metrics.get(metric) for metric in run.headline}
+            {"name": name} | {title: metrics.get(metric) for metric, title in titles.items()}
             for name, metrics in tested.items()
-        ],
-        as_json,
+        ]
     )
-    print(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
+    say(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
 
 
 def _experiment(
@@ -130,7 +128,6 @@ def extend_bundle(
     bundle: Bundle,
     data: BundleData,
     out: Annotated[Path, Option(help="Folder of the new bundle to write.")],
-    as_json: Json = False,
 ) -> None:
     """Add the items of a dataset that a trained model lacks, without training.
 
@@ -139,15 +136,12 @@ def extend_bundle(
     from the new interactions too: recsys train --from BUNDLE --data DATA.
     """
     from recsys.data.prepared import PreparedDataset
-    from recsys.loading import bundle_folder
-    from recsys.serving.bundle import ModelBundle
     from recsys.serving.new_items import extend
 
-    known = ModelBundle.open(bundle_folder(bundle))
+    known = open_bundle(bundle)
     extended = extend(known, PreparedDataset.open(data), out)
     new = extended.num_items - known.num_items
-    row = {"bundle": str(out), "items": extended.num_items, "new_items": new}
-    show_rows([row], as_json)
+    show_rows([{"bundle": str(out), "items": extended.num_items, "new_items": new}])
 
 
 @command("tune", "Train")
@@ -170,7 +164,6 @@ def tune_model(
     data: Data = None,
     overrides: Set = None,
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Search for the best settings on validation with Optuna.
 
@@ -181,28 +174,27 @@ def tune_model(
 
     processes.refuse_several("tune")
     experiment = read_experiment(config, overrides, uri)
-    given = {"trials": trials, "minutes": minutes}
-    budget = {name: value for name, value in given.items() if value is not None}
+    budget = {"trials": trials, "minutes": minutes}
+    changes = {name: value for name, value in budget.items() if value is not None}
     experiment, dataset = prepared_for(experiment, data)
-    found = tune(experiment, dataset, load_search(search).model_copy(update=budget))
-    out = out or Path("runs") / f"{found.experiment.name}.yaml"
-    found.write(out)
+    best = tune(experiment, dataset, load_search(search).model_copy(update=changes))
+    out = out or Path("runs") / f"{best.experiment.name}.yaml"
+    best.write(out)
     row = {
         "config": str(out),
-        "valid_ndcg_at_10": found.ndcg_at_10,
-        "trials": found.trials,
-        "pruned": found.pruned,
-        "study": found.study,
-        "storage": found.storage,
+        "valid_ndcg_at_10": best.ndcg_at_10,
+        "trials": best.trials,
+        "pruned": best.pruned,
+        "study": best.study,
+        "storage": best.storage,
     }
-    show_rows([row], as_json)
+    show_rows([row])
 
 
 @command("suite", "Train")
 def run_many(
     suite: Annotated[str, Argument(help="A suite: a YAML file, or a preset's name.")],
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Run every model and baseline of a suite on every dataset.
 
@@ -217,12 +209,11 @@ def run_many(
     if uri is not None:
         tracking = loaded.tracking.model_copy(update={"uri": uri})
         loaded = loaded.model_copy(update={"tracking": tracking})
-    runs = run_suite(loaded, lambda experiment: find_dataset(experiment, None))
-    for name, found in runs.items():
-        if not found:
+    for name, runs in run_suite(loaded, find_dataset).items():
+        if runs:
+            show_comparison(compare(runs, loaded.tracking, pooled=True))
+        else:
             logger.warning("%s: no run finished", name)
-            continue
-        show_comparison(compare(found, loaded.tracking, pooled=True), as_json)
 
 
 @command("backtest", "Train")
@@ -234,7 +225,6 @@ def run_backtest(
     ] = None,
     overrides: Set = None,
     uri: Uri = None,
-    as_json: Json = False,
 ) -> None:
     """Train and test at several dates; show metrics of each fold and of all folds together.
 
@@ -253,7 +243,7 @@ def run_backtest(
         if name not in (known := [MODEL, *BASELINES]):
             raise InputError(f"--of {name}: must be one of {', '.join(known)}")
     datasets = [
-        find_dataset(experiment.model_copy(update={"data": fold}), None)
+        find_dataset(experiment.model_copy(update={"data": fold}))
         for fold in fold_configs(experiment.data)
     ]
     metrics = metric_names(cutoffs := experiment.evaluation.cutoffs)
@@ -270,4 +260,4 @@ def run_backtest(
     k = 10 if 10 in cutoffs else cutoffs[0]
     shown = {"model", "fold", "users", "targets"}
     shown |= {f"{kind}_at_{k}{end}" for kind in ("recall", "ndcg") for end in ("", "_low", "_high")}
-    show_rows(rows, as_json, hidden=[name for name in rows[0] if name not in shown])
+    show_rows(rows, hidden=[name for name in rows[0] if name not in shown])

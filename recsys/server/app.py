@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
@@ -17,14 +17,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recsys.errors import InputError, one_line
 from recsys.folders.manifest import library_version
 from recsys.server.batching import QueueFullError, StoppedError
-from recsys.server.metrics import FACTS
-from recsys.server.model import Limits, Service
 from recsys.server.schemas import (
     ExplainRequest,
     Explanation,
@@ -38,6 +37,8 @@ from recsys.server.schemas import (
     SimilarRequest,
     rule_broken,
 )
+from recsys.server.service import Service
+from recsys.server.telemetry import FACTS
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +68,6 @@ _QUESTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel], str], ...] = (
 """Of each question its path, body, answer and summary."""
 _QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """The paths that are asked for all the time, and logged only if they fail."""
-_DRAINED = 64 << 20
-"""Bytes of a refused body that are read all the same: a client reads no answer while it sends."""
 
 
 def make_app(service: Service) -> FastAPI:
@@ -78,7 +77,7 @@ def make_app(service: Service) -> FastAPI:
     async def life(_: FastAPI) -> AsyncIterator[None]:
         service.thread.start()
         watch = asyncio.create_task(service.watch())
-        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
         yield
         watch.cancel()
@@ -96,21 +95,20 @@ def make_app(service: Service) -> FastAPI:
     )
     app.add_middleware(_Watched, service=service)
     app.include_router(_routes(service))
-    for kind in (InputError, QueueFullError, StoppedError, HTTPException):
+    kinds = (InputError, QueueFullError, StoppedError, HTTPException, RequestValidationError)
+    for kind in (*kinds, Exception):
         app.add_exception_handler(kind, _refuse)
-    app.add_exception_handler(RequestValidationError, _refuse)
-    app.add_exception_handler(Exception, _refuse)
     return app
 
 
 def _routes(service: Service) -> APIRouter:
     key = service.settings.api_key
-    closed = [] if key is None else [Depends(_KeyCheck(key))]
+    closed = [] if key is None else [Depends(_key_check(key))]
     router = APIRouter()
-    for question, asked, answer, summary in _QUESTIONS:
+    for question, request, answer, summary in _QUESTIONS:
         router.add_api_route(
             f"/v1/{question}",
-            _endpoint(service, question, asked),
+            _endpoint(service, question, request),
             methods=["POST"],
             response_model=answer,
             summary=summary,
@@ -130,7 +128,8 @@ def _routes(service: Service) -> APIRouter:
         responses={503: _PROBLEMS[503]},
     )
     async def readyz() -> Health:
-        service.thread.check_running()
+        if not service.thread.is_running:
+            raise StoppedError
         return Health()
 
     @router.get(
@@ -150,63 +149,28 @@ def _routes(service: Service) -> APIRouter:
 def _endpoint(service: Service, question: str, kind: type[BaseModel]) -> Callable[..., Any]:
     async def endpoint(asked: Any) -> Response:
         answer = await service.ask(question, asked)
-        return Response(answer.model_dump_json(), media_type="application/json")  # is valid
+        # A score of −∞, of an item that is never recommended, becomes null.
+        return Response(to_json(answer, inf_nan_mode="null"), media_type="application/json")
 
     endpoint.__annotations__["asked"] = kind  # which FastAPI reads and validates
     endpoint.__name__ = question  # its name in the documentation of the paths
     return endpoint
 
 
-class _KeyCheck:
-    """Refuses a request without the API key. A dependency of FastAPI."""
+_Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False))]
+_Header = Annotated[str | None, Security(APIKeyHeader(name="x-api-key", auto_error=False))]
 
-    def __init__(self, key: str) -> None:
-        self._key = key.encode()
 
-    async def __call__(
-        self,
-        bearer: Annotated[
-            HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False))
-        ],
-        header: Annotated[str | None, Security(APIKeyHeader(name="x-api-key", auto_error=False))],
-    ) -> None:
-        given = header or "" if bearer is None else bearer.credentials
-        if not hmac.compare_digest(given.encode("latin-1"), self._key):
+def _key_check(key: str) -> Callable[..., Any]:
+    """Return a dependency of FastAPI that refuses a request without the API key."""
+
+    async def check(bearer: _Bearer, header: _Header) -> None:
+        sent = header or "" if bearer is None else bearer.credentials
+        if not hmac.compare_digest(sent.encode("latin-1"), key.encode()):
             line = "give the API key, as Authorization: Bearer KEY or X-API-Key"
             raise HTTPException(401, line, {"www-authenticate": "Bearer"})
 
-
-class _Body:
-    """The body of a request, chunk by chunk, refused if it is too large or takes too long."""
-
-    def __init__(self, receive: Receive, limits: Limits) -> None:
-        self._receive = receive
-        self._limits = limits
-        self._deadline = asyncio.get_running_loop().time() + limits.body_seconds
-        self._size = 0
-        self._is_complete = False
-        self.complete_at = time.monotonic()
-
-    async def __call__(self) -> Message:
-        """Return the next message of the connection."""
-        if self._is_complete:
-            return await self._receive()
-        largest = self._limits.body_bytes
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                while True:
-                    message = await self._receive()
-                    self._size += len(message.get("body", b""))
-                    self._is_complete = not message.get("more_body", False)
-                    if self._size <= largest or self._is_complete or self._size > _DRAINED:
-                        break
-        except TimeoutError as error:
-            line = f"the body did not arrive in {self._limits.body_seconds:g} s"
-            raise HTTPException(408, line) from error
-        if self._size > largest:
-            raise HTTPException(413, f"the body is larger than {largest} bytes")
-        self.complete_at = time.monotonic()
-        return message
+    return check
 
 
 class _Watched:
@@ -221,7 +185,30 @@ class _Watched:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body, status = _Body(receive, self._service.settings.limits), 500
+        settings, metrics = self._service.settings, self._service.metrics
+        deadline = asyncio.get_running_loop().time() + settings.body_seconds
+        size, is_complete, status = 0, False, 500
+        complete_at = time.monotonic()
+
+        async def bounded() -> Message:
+            nonlocal size, is_complete, complete_at
+            if is_complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    is_complete = not message.get("more_body", False)
+                    # The rest is read all the same: a client reads no answer while it sends.
+                    while size > settings.body_bytes and not is_complete:
+                        is_complete = not (await receive()).get("more_body", False)
+            except TimeoutError as error:
+                line = f"the body did not arrive in {settings.body_seconds:g} s"
+                raise HTTPException(408, line) from error
+            if size > settings.body_bytes:
+                raise HTTPException(413, f"the body is larger than {settings.body_bytes} bytes")
+            complete_at = time.monotonic()
+            return message
 
         async def counted(message: Message) -> None:
             nonlocal status
@@ -230,11 +217,11 @@ class _Watched:
             await send(message)
 
         try:
-            await self._app(scope, body, counted)
+            await self._app(scope, bounded, counted)
         finally:
-            seconds = time.monotonic() - body.complete_at
+            seconds = time.monotonic() - complete_at
             path = getattr(scope.get("route"), "path", "other")
-            self._service.metrics.answered(path, status, seconds)
+            metrics.answered(path, status, seconds)
             if scope["path"] not in _QUIET_PATHS or status >= 500:
                 facts = {"method": scope["method"], "path": path, "status": status}
                 logger.info("request", extra={FACTS: {**facts, "ms": round(seconds * 1_000, 2)}})
@@ -247,20 +234,16 @@ async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, InputError):
         status, line = 422, str(error)
     elif isinstance(error, QueueFullError):
-        status, line = 429, "too many requests wait: try again in a second"
-        headers = {"retry-after": "1"}
+        status, line, headers = 429, _PROBLEMS[429]["description"], {"retry-after": "1"}
     elif isinstance(error, StoppedError):
-        status, line = 503, "the server is shutting down"
+        status, line = 503, _PROBLEMS[503]["description"]
     elif isinstance(error, HTTPException):
         status, line, headers = error.status_code, str(error.detail), error.headers
-        line = line if status == 401 else line.lower()
     elif isinstance(error, RequestValidationError):
-        status, line = _rule(error.errors())
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            status, line = 400, f"the body is not JSON: {first['ctx']['error']}"
+        else:
+            status, line = 422, rule_broken(error.errors())
     problem = Problem(error=one_line(line, 500)).model_dump_json()
     return Response(problem, status, headers, media_type="application/json")
-
-
-def _rule(wrong: Sequence[Any]) -> tuple[int, str]:
-    if wrong[0]["type"] == "json_invalid":
-        return 400, f"the body is not JSON: {wrong[0]['ctx']['error']}"
-    return 422, rule_broken(wrong)

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+Answer = Callable[[Sequence[Any]], Sequence[Any]]
+"""Queries [N] to answers [N]."""
+
 
 class QueueFullError(Exception):
     """Too many requests wait for the model."""
@@ -19,10 +22,6 @@ class QueueFullError(Exception):
 
 class StoppedError(Exception):
     """The server is shutting down."""
-
-
-Answer = Callable[[Sequence[Any]], Sequence[Any]]
-"""Queries [N] to answers [N]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,15 +36,14 @@ class _Job:
 class ModelThread:
     """Answers in a thread of its own, in batches, in the order in which requests came.
 
-    A batch waits for as many requests as the one before it had, but at most ``gather_ms``: while
-    few ask, nobody waits, and while many do, those that come within moments share a pass of the
-    model.
+    A batch waits for as many requests as the one before it had, but at most ``gather_ms``: a
+    request that comes alone never waits, and those that come within moments share a pass.
 
     Args:
-        gather_ms: how long a batch waits at most, in milliseconds.
+        gather_ms: milliseconds that a batch waits at most.
         largest: the largest number of requests that are answered together.
         most_waiting: the number of requests that may wait.
-        threads: the threads of torch.
+        threads: the threads of torch; its default if None.
         observe: is called, in the thread, with the key of each batch that was answered, its size,
             the seconds that it took, and those that its oldest request had waited.
     """
@@ -57,7 +55,7 @@ class ModelThread:
         largest: int,
         most_waiting: int,
         threads: int | None = None,
-        observe: Callable[[Hashable, int, float, float], object] = lambda *_: None,
+        observe: Callable[[Any, int, float, float], object] = lambda *_: None,
     ) -> None:
         self._gather = gather_ms / 1_000
         self._largest = largest
@@ -84,14 +82,10 @@ class ModelThread:
         """The number of requests that wait."""
         return len(self._jobs)
 
-    def check_running(self) -> None:
-        """Return if the thread answers.
-
-        Raises:
-            StoppedError: it is stopping.
-        """
-        if self._stopping or not self._thread.is_alive():
-            raise StoppedError
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are answered."""
+        return self._thread.is_alive() and not self._stopping
 
     async def ask(self, key: Hashable, query: Any, answer: Answer) -> Any:
         """Wait for the answer to a query, which is answered together with others of its key.
@@ -124,19 +118,15 @@ class ModelThread:
     def _next(self) -> list[_Job]:
         """Wait for the next batch; it is empty if the thread is to end."""
         with self._changed:
-            while not self._jobs and not self._stopping:
-                self._changed.wait()
-            until = time.monotonic() + self._gather
-            while len(self._jobs) < self._expected and not self._stopping:
-                if (left := until - time.monotonic()) <= 0:
-                    break
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: self._jobs or self._stopping)
+            self._changed.wait_for(
+                lambda: len(self._jobs) >= self._expected or self._stopping, self._gather
+            )
             size = min(len(self._jobs), self._largest)
             self._expected = max(1, size)
             return [self._jobs.popleft() for _ in range(size)]
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        """Answer jobs of one key; if that fails, one by one, so that each fails for itself."""
         begin = time.monotonic()
         try:
             results = list(jobs[0].answer([job.query for job in jobs]))

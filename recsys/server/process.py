@@ -21,9 +21,10 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from recsys.errors import InputError
+from recsys.loading import bundle_folder
 from recsys.server.app import make_app
-from recsys.server.metrics import FACTS, write_json_lines
-from recsys.server.model import ServedModel, ServerSettings, Service
+from recsys.server.service import ServedModel, ServerSettings, Service
+from recsys.server.telemetry import FACTS, SHARED_METRICS, write_json_lines
 from recsys.serving.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
@@ -34,11 +35,8 @@ _OPTIONS: dict[str, Any] = {
     "server_header": False,
     "timeout_graceful_shutdown": 30,
 }
-"""Those of uvicorn, for one process and for several."""
-_LOADING = 600
-"""Seconds that a worker has to load its model, and to say that it is alive."""
-_METRICS = "PROMETHEUS_MULTIPROC_DIR"
-"""Where workers share their metrics; prometheus-client reads it when its first metric is made."""
+_LOADING_SECONDS = 600
+"""What a worker has to load its model, and to say that it is alive."""
 
 
 def serve(settings: ServerSettings, host: str, port: int, threads: int, workers: int = 1) -> None:
@@ -57,18 +55,18 @@ def serve(settings: ServerSettings, host: str, port: int, threads: int, workers:
     Raises:
         InputError: the model cannot be opened, or the address cannot be listened on.
     """
-    model = ServedModel.load(settings.bundle, settings) if workers == 1 else None
-    items = (ModelBundle.open(settings.bundle) if model is None else model.bundle).num_items
+    model = ServedModel.load(settings) if workers == 1 else None
+    opened = model.bundle if model else ModelBundle.open(bundle_folder(settings.bundle))
     with listen(host, port) as listener:
         write_json_lines()
         host, port = listener.getsockname()[:2]
-        facts = {"host": host, "port": port, "items": items, "threads": threads, "workers": workers}
-        facts["key"] = settings.api_key is not None
+        facts = {"host": host, "port": port, "items": opened.num_items, "threads": threads}
+        facts |= {"workers": workers, "key": settings.api_key is not None}
         logger.info("serving", extra={FACTS: facts})
-        if model is None:
-            _watch_over_workers(settings, listener, threads, workers)
+        if model is not None:
+            answer(model, listener, threads)
         else:
-            answer(settings, model, listener, threads)
+            _watch_over_workers(settings, listener, threads, workers)
     logger.info("ended")
 
 
@@ -89,11 +87,9 @@ def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
     return threads or most
 
 
-def answer(
-    settings: ServerSettings, model: ServedModel, listener: socket.socket, threads: int
-) -> None:
+def answer(model: ServedModel, listener: socket.socket, threads: int) -> None:
     """Answer requests at a listening socket until a signal ends it."""
-    server = uvicorn.Server(uvicorn.Config(make_app(Service(settings, model, threads)), **_OPTIONS))
+    server = uvicorn.Server(uvicorn.Config(make_app(Service(model, threads)), **_OPTIONS))
     # A signal may come before uvicorn listens to signals; and when it has shut down, uvicorn raises
     # those again that it got: neither is a kill.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,13 +103,13 @@ def _watch_over_workers(
     """Run several workers until a signal ends them."""
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # a worker that died, or is replaced
     with tempfile.TemporaryDirectory(prefix="recsys-") as folder:
-        os.environ[_METRICS] = folder  # the workers inherit it
+        os.environ[SHARED_METRICS] = folder  # the workers inherit it
         config = uvicorn.Config(
             partial(_worker, settings, threads),
             factory=True,
             workers=workers,
             **_OPTIONS,
-            timeout_worker_healthcheck=_LOADING,
+            timeout_worker_healthcheck=_LOADING_SECONDS,
         )
         team = Multiprocess(config, sockets=[listener])
         team.run()
@@ -125,12 +121,12 @@ def _worker(settings: ServerSettings, threads: int) -> FastAPI:
     """Return the application of a worker, in its own process."""
     write_json_lines()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for file in Path(os.environ[_METRICS]).glob("gauge_live*_*.db"):
+    for file in Path(os.environ[SHARED_METRICS]).glob("gauge_live*_*.db"):
         number = int(file.stem.rpartition("_")[2])
         if not Path(f"/proc/{number}").exists():
             mark_process_dead(number)  # type: ignore[no-untyped-call]
     try:
-        return make_app(Service(settings, ServedModel.load(settings.bundle, settings), threads))
+        return make_app(Service(ServedModel.load(settings), threads))
     except InputError as error:
         logger.error("the model cannot be loaded", extra={FACTS: {"reason": str(error)}})
         sys.exit(STARTUP_FAILURE)
@@ -150,20 +146,16 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         InputError: the address cannot be listened on.
     """
-    listener = None
     try:
-        family, *_, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = addresses[0]
         # By name, since asyncio sends without delay (TCP_NODELAY) only where it sees the protocol:
         # without, each answer waits 40 ms for an acknowledgement.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
+        with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(2048)
+            return listener.dup()
     except OSError as error:
-        if listener is not None:
-            listener.close()
         reason = error.strerror or error
         raise InputError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
-    return listener

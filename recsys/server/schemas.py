@@ -1,15 +1,13 @@
-"""The bodies of requests and answers: their fields, rules and examples."""
+"""The bodies of requests, with their rules and examples, and what answers hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -18,34 +16,34 @@ from pydantic import (
     StrictStr,
 )
 
-_INT64 = 1 << 63
-_INTEGER = Annotated[StrictInt, Field(ge=-_INT64, lt=_INT64)]
+_INTEGER = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
+_NUMBER = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 _TEXT = Annotated[StrictStr, Field(max_length=1_000)]
+_MOST = 10_000
+"""Items of a history, rows of a log, candidates, or items to return, of one request."""
 
 Id = _INTEGER | _TEXT
 """The id of an item or a user, as in the training log."""
-Time = _INTEGER | Annotated[StrictFloat, Field(allow_inf_nan=False)] | _TEXT
+Time = _INTEGER | _NUMBER | _TEXT
 """A number on the scale of the training log, or a date in ISO 8601."""
-Cell = _INTEGER | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictBool | _TEXT | None
-"""A value of a column of a log."""
+Row = Annotated[dict[str, _INTEGER | _NUMBER | StrictBool | _TEXT | None], Field(max_length=1_000)]
+"""A row of a log."""
+Count = Annotated[StrictInt, Field(ge=1, le=_MOST)]
 
 T = TypeVar("T")
-Several = Annotated[list[T], Field(fail_fast=True)]
-"""A list of which the first wrong value is told: errors of 10,000 cost more than an answer."""
-_MOST_COLUMNS = 1_000
-
-
-def _check_columns(row: Any) -> Any:
-    if isinstance(row, dict) and len(row) > _MOST_COLUMNS:
-        raise ValueError(f"a row has at most {_MOST_COLUMNS} columns")
-    return row
-
-
-Row = Annotated[dict[str, Cell], BeforeValidator(_check_columns)]
-"""A row of a log."""
+Several = Annotated[list[T], Field(fail_fast=True, max_length=_MOST)]
+"""A list of which the first wrong value is named: errors of 10,000 cost more than an answer."""
 
 _BY_HISTORY: dict[str, Any] = {"history": ["P0007", "P0012"]}
 _BY_ID: dict[str, Any] = {"user_id": "C00042", "history": ["P0007"], "times": ["2024-05-01"]}
+
+
+def _with_examples(*examples: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_extra={"examples": [*examples]},
+    )
 
 
 class User(BaseModel):
@@ -70,9 +68,9 @@ class User(BaseModel):
 class RecommendRequest(User):
     """Which items are best for a user?"""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"k": 5}, _BY_ID]})
+    model_config = _with_examples(_BY_HISTORY | {"k": 5}, _BY_ID)
 
-    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] | None = None
+    k: Count | None = None
     """The number of items; fewer if filtering leaves fewer. By default 10, or all of a smaller
     catalogue."""
     seen: Literal["filter", "allow"] | None = None
@@ -94,9 +92,7 @@ class RecommendRequest(User):
 class ScoreRequest(User):
     """How good are these items for a user?"""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [_BY_HISTORY | {"candidates": ["P0003", "P0005"]}]},
-    )
+    model_config = _with_examples(_BY_HISTORY | {"candidates": ["P0003", "P0005"]})
 
     candidates: Annotated[Several[Id], Field(min_length=1)]
     """The items to score, and no others."""
@@ -109,7 +105,7 @@ class ScoreRequest(User):
 class ExplainRequest(User):
     """What did each purchase of a user add to the score of an item?"""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_BY_HISTORY | {"item_id": "P0003"}]})
+    model_config = _with_examples(_BY_HISTORY | {"item_id": "P0003"})
 
     item_id: Id
     """An item of the catalogue."""
@@ -118,15 +114,11 @@ class ExplainRequest(User):
 class SimilarRequest(BaseModel):
     """Which items are most similar to this one?"""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        use_attribute_docstrings=True,
-        json_schema_extra={"examples": [{"item_id": "P0007", "k": 5}]},
-    )
+    model_config = _with_examples({"item_id": "P0007", "k": 5})
 
     item_id: Id
     """An item of the catalogue."""
-    k: Annotated[StrictInt, Field(ge=1, lt=_INT64)] = 10
+    k: Count = 10
     """The number of items."""
 
 
@@ -139,34 +131,30 @@ def rule_broken(errors: Sequence[Mapping[str, Any]]) -> str:
     >>> rule_broken([type_error, type_error | {"msg": "Input should be a valid string"}])
     'k: input should be a valid integer or a valid string'
     """
-    place = _place(errors[0]["loc"])
+    path = _field_path(errors[0]["loc"])
     rules = [
-        str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
-        for error in takewhile(lambda error: _place(error["loc"]) == place, errors)
+        str(error["msg"]).removeprefix("Input should be ")
+        for error in takewhile(lambda error: _field_path(error["loc"]) == path, errors)
     ]
     should = "input should be " if str(errors[0]["msg"]).startswith("Input should be ") else ""
-    return f"{place}: {should}{' or '.join(dict.fromkeys(rules))}".lower()
+    return f"{path}: {should}{' or '.join(dict.fromkeys(rules))}".lower()
 
 
-def _place(path: Sequence[str | int]) -> str:
+def _field_path(path: Sequence[str | int]) -> str:
     """Return the path of a field, without the types that pydantic adds to it."""
-    fields = {name for kind in _KINDS for name in kind.model_fields}
-    parts = [str(part) for part in path if isinstance(part, int) or part in fields]
-    return ".".join(parts) or ".".join(str(part) for part in path[-1:])
+    kinds = (RecommendRequest, ScoreRequest, ExplainRequest, SimilarRequest)
+    fields = {name for kind in kinds for name in kind.model_fields}
+    names = [str(name) for name in path if isinstance(name, int) or name in fields]
+    return ".".join(names) or ".".join(str(name) for name in path[-1:])
 
 
-_KINDS = (RecommendRequest, ScoreRequest, ExplainRequest, SimilarRequest)
-_DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
+# --- Answers: these classes describe them; they are made as dicts, which is quicker --------------
 
 
 class Answer(BaseModel):
-    """A body that is sent; its fields are documented by their docstrings.
+    """What is sent."""
 
-    The items of answers are dataclasses, made in a tenth of the time of a model of pydantic, which
-    writes and describes them all the same.
-    """
-
-    model_config = _DOCUMENTED
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class OfHistory(Answer):
@@ -180,18 +168,21 @@ class OfHistory(Answer):
     better."""
 
 
-@dataclass(slots=True)
-class RecommendedItem:
-    """One of the best items."""
-
-    __pydantic_config__ = _DOCUMENTED
+class ScoredItem(Answer):
+    """A candidate and its score."""
 
     item_id: Id
-    score: float
+    score: float | None
+    """Null: the item is never recommended to this user."""
+    probability: float | None = None
+    """Only if it was asked for; null where the source is popularity."""
+
+
+class RecommendedItem(ScoredItem):
+    """One of the best items."""
+
     rank: int
     """From 1, the best."""
-    probability: float | None = None
-    """None unless it was asked for, and where the source is popularity."""
 
 
 class Recommendations(OfHistory):
@@ -201,19 +192,6 @@ class Recommendations(OfHistory):
     source: Literal["model", "popularity"]
     """popularity: no item of the history is known, so the most popular items are the answer, and
     scores are counts of interactions."""
-
-
-@dataclass(slots=True)
-class ScoredItem:
-    """A candidate and its score."""
-
-    __pydantic_config__ = _DOCUMENTED
-
-    item_id: Id
-    score: float | None
-    """None: the item is never recommended to this user."""
-    probability: float | None = None
-    """See `RecommendedItem`."""
 
 
 class Scores(OfHistory):
@@ -226,11 +204,8 @@ class Scores(OfHistory):
     """The candidates that are not in the catalogue."""
 
 
-@dataclass(slots=True)
-class Contribution:
+class Contribution(Answer):
     """What one purchase adds to a score."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     position: int
     """Its index, from 0, in the history."""
@@ -252,11 +227,8 @@ class Explanation(OfHistory):
     purchases: list[Contribution]
 
 
-@dataclass(slots=True)
-class SimilarItem:
+class SimilarItem(Answer):
     """An item, and the cosine of its embedding with that of the item asked about."""
-
-    __pydantic_config__ = _DOCUMENTED
 
     item_id: Id
     similarity: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,35 +58,17 @@ def test_an_undivided_block_ends_before_the_signal_acts() -> None:
 
 
 def test_blocks_within_each_other_wait_once_each() -> None:
-    inner = second = False
+    inner = second = third = False
     with first_waits(signal.SIGINT) as came:
         with undivided():
             inner = send(signal.SIGINT)
         assert came == [signal.SIGINT]
         with pytest.raises(KeyboardInterrupt), undivided():
             second = send(signal.SIGINT)
-    assert inner
-    assert second
-
-
-def test_the_third_signal_ends_two_blocks_within_each_other() -> None:
-    ended = False
+    assert (inner, second) == (True, True)
     with pytest.raises(KeyboardInterrupt), first_waits(signal.SIGINT), undivided():
-        ended = send(*[signal.SIGINT] * 3)
-    assert not ended
-
-
-def test_other_threads_get_no_signals() -> None:
-    done = []
-
-    def work() -> None:
-        with undivided():
-            done.append("all of it")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert done == ["all of it"]
+        third = send(*[signal.SIGINT] * 3)
+    assert not third
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,6 @@ def test_the_command_lists_and_shows_presets() -> None:
         assert len(preset.description) > 20, preset.name
         assert preset.dataset or preset.name == "tune"
     assert "ml-1m-factorisation-machine" in run("configs")  # not cut off
-    assert run("configs", "show", "ml-1m-sasrec") == (FOLDER / "ml-1m-sasrec.yaml").read_text()
+    assert run("configs", "ml-1m-sasrec") == (FOLDER / "ml-1m-sasrec.yaml").read_text()
     with pytest.raises(InputError, match="did you mean 'ml-1m-hstu'"):
         find_preset("ml-1m-hst")

@@ -21,8 +21,8 @@ from recsys.data.manifest import write_contents
 from recsys.data.preparation import build, describe
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.server.model import ServedModel, ServerSettings
 from recsys.server.schemas import User
+from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import for_evaluation
 from recsys.serving.recommender import Recommender
@@ -350,7 +350,7 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     found = Recommender(tiny_bundle, grown).recommend(users=users, k=3)
     expected = Recommender(tiny_bundle).recommend(histories, k=3)
     assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
-    served = ServedModel.load(tiny_bundle.path, ServerSettings(tiny_bundle.path, grown.path))
+    served = ServedModel.load(ServerSettings(tiny_bundle.path, grown.path))
     for user in users:
         visitor = served.visitor(User(user_id=user))
         own = served.recommender.read_visitors([visitor]).histories

@@ -45,7 +45,7 @@ def recsys(*words: str, home: Path, **more: str) -> subprocess.CompletedProcess[
 
 
 def test_no_id_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    show_frame(LOG, None, as_json=False)
+    show_frame(LOG)
     printed = capsys.readouterr().out
     assert "a?[2J?]0;owned?b?c?d" in printed
     assert printed.replace("\n", "").isprintable()
@@ -73,7 +73,7 @@ def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
         "@app.command('show')\n"
         "def show() -> None:\n"
         "    items = pl.read_parquet('data/items.parquet').with_columns(score=-1.5)\n"
-        "    show_frame(items, Path('out.csv'), as_json=True)\n"
+        "    show_frame(items, Path('out.csv'))\n"
         "recsys.cli.main()\n"
     )
     for option, first in ((["--spreadsheet"], "'=1+1"), ([], "=1+1")):

@@ -14,8 +14,8 @@ from typing import Any
 import uvicorn
 
 from recsys.server.app import make_app
-from recsys.server.model import ServedModel, ServerSettings, Service
 from recsys.server.process import listen
+from recsys.server.service import ServedModel, ServerSettings, Service
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Running:
 
 @contextmanager
 def running(options: ServerSettings) -> Iterator[Running]:
-    service = Service(options, ServedModel.load(options.bundle, options))
-    place = listen("127.0.0.1", 0)
+    service = Service(ServedModel.load(options))
+    listener = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(make_app(service), log_config=None, access_log=False))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         while not server.started:
             time.sleep(0.005)
-        yield Running(place.getsockname()[1], service)
+        yield Running(listener.getsockname()[1], service)
     finally:
         server.should_exit = True
         thread.join(20)

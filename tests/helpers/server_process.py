@@ -60,6 +60,28 @@ class Process:
         client.close()
         return response.status, json.loads(text)
 
+    def workers(self) -> list[int]:
+        """The processes that the command started, without the one that tracks their resources."""
+        workers = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                words = (folder / "cmdline").read_text()
+            except OSError:
+                continue  # it has ended
+            if parent == self.process.pid and "spawn_main" in words:
+                workers.append(int(folder.name))
+        return workers
+
+
+def metrics(port: int) -> dict[str, float]:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    client.request("GET", "/metrics")
+    text = client.getresponse().read().decode()
+    client.close()
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
 
 @contextmanager
 def process(*words: object, key: str = "") -> Iterator[Process]:

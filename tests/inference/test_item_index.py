@@ -38,8 +38,8 @@ from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen
 from recsys.model.build import build_model
-from recsys.server.model import ServedModel, ServerSettings
-from recsys.server.schemas import Recommendations, RecommendRequest
+from recsys.server.schemas import RecommendRequest
+from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import BundleIndex, IndexManifest, make_index, query_encoder
 from recsys.serving.recommender import Recommender
@@ -264,7 +264,7 @@ def test_target_attention_needs_the_number_of_items_to_rank(
         model.recommend([[1]])
     settings = ServerSettings(bundle.path, index=tmp_path / "index")
     with pytest.raises(InputError, match="target attention ranks them: say how many"):
-        ServedModel.load(bundle.path, settings)
+        ServedModel.load(settings)
 
 
 # --- The folder ----------------------------------------------------------------------------------
@@ -405,16 +405,15 @@ def test_a_server_answers_by_the_index(
     made = make_index(bundle, dataset, index, k=20, wanted=0.9)
     assert (made.facts["k"], made.facts["items"]) == (20, ITEMS)
     settings = ServerSettings(bundle.path, index=index, retrieve=20)
-    served = ServedModel.load(bundle.path, settings)
-    query = served.query(RecommendRequest(history=[3, 5, 9], k=5, seen="filter"))
+    served = ServedModel.load(settings)
+    query = served.read(RecommendRequest(history=[3, 5, 9], k=5, seen="filter"))
     (found,) = served.answer([query])
-    assert isinstance(found, Recommendations)
     model = Recommender.load(bundle.path).with_index(index)
     expected = model.recommend([[3, 5, 9]], k=5, retrieve=20, seen="filter")
-    assert [item.item_id for item in found.items] == expected["item_id"].to_list()
+    assert [item["item_id"] for item in found["items"]] == expected["item_id"].to_list()
     shutil.rmtree(index)
     with pytest.raises(InputError, match="no such folder"):
-        ServedModel.load(bundle.path, settings)
+        ServedModel.load(settings)
 
 
 def test_a_new_model_waits_for_its_index(

@@ -27,8 +27,8 @@ from recsys.inference import model_scorer
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
-from recsys.server.model import ServedModel, ServerSettings
 from recsys.server.schemas import User
+from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import fit_temperature, measure_calibration
 from recsys.serving.index import make_index
@@ -251,7 +251,7 @@ def test_a_server_answers_as_on_the_cpu(
     answers = []
     for gpu in (False, True):
         settings = ServerSettings(bundle, tiny_dataset.path, retrieve=retrieve, gpu=gpu)
-        model = ServedModel.load(bundle, settings)
+        model = ServedModel.load(settings)
         assert (model.bundle.model.items.weight.device.type == "cpu") != gpu
         ask, states = model.recommender, model.recommender.states
         users = [
@@ -340,7 +340,7 @@ def test_a_server_that_is_to_use_the_gpu_refuses_a_model_that_does_not_fit(
 ) -> None:
     settings = ServerSettings(tiny_bundle.path, gpu=True)
     with pytest.raises(InputError, match="needs more memory than is free on the GPU"):
-        ServedModel.load(tiny_bundle.path, settings)
+        ServedModel.load(settings)
 
 
 def test_commands_that_answer_many_use_the_gpu(

@@ -1,8 +1,12 @@
-"""Answers over HTTP: those of Python, whoever else asks at the same time."""
+"""Answers over HTTP: those of Python, whoever else asks; and what is refused, in one line."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.config import (
@@ -24,132 +28,125 @@ from recsys.config import (
 )
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
-from recsys.server.model import ServerSettings
+from recsys.server.service import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import save_temperature
 from recsys.serving.recommender import Recommender
-from tests.conftest import PURCHASES, tiny_experiment, tiny_model
+from tests.conftest import PURCHASES, tiny_experiment
 from tests.helpers.running_server import Running, running
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 HISTORIES = st.lists(st.sampled_from([*ITEMS, "unknown"]), max_size=6)
+HAT = {"history": ["hat"], "k": 2}
 
 
 @pytest.fixture(scope="module")
-def server(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Iterator[Running]:
-    with running(ServerSettings(tiny_bundle.path, tiny_dataset.path)) as found:
-        yield found
+def model(
+    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path_factory: Any
+) -> Recommender:
+    """With probabilities."""
+    copy = shutil.copytree(tiny_bundle.path, tmp_path_factory.mktemp("server") / "bundle")
+    return Recommender(save_temperature(ModelBundle.open(copy), 2.0), tiny_dataset)
 
 
-def rows_of(answer: pl.DataFrame, *columns: str) -> list[dict[str, Any]]:
-    rows = answer.select(columns).to_dicts()
-    if "score" in columns and "probability" not in columns:
-        return [row | {"probability": None} for row in rows]
-    return rows
+@pytest.fixture(scope="module")
+def server(model: Recommender, tiny_dataset: PreparedDataset) -> Iterator[Running]:
+    options = ServerSettings(
+        model.bundle.path, tiny_dataset.path, body_bytes=200_000, body_seconds=1
+    )
+    with running(options) as started:
+        yield started
 
 
-def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+def assert_same(found: list[dict[str, Any]], answer: Any) -> None:
     """Equal rows; numbers up to the rounding of another batch."""
-    assert [set(row) for row in found] == [set(row) for row in expected]
-    for one, other in zip(found, expected, strict=True):
-        for name, value in other.items():
-            assert one[name] == (
-                pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
-            )
+    expected = answer if isinstance(answer, list) else answer.to_dicts()
+    assert len(found) == len(expected)
+    for row, other in zip(found, expected, strict=True):
+        for name, value in row.items():
+            close = isinstance(value, float)
+            assert value == (pytest.approx(other[name], abs=1e-5) if close else other[name])
 
 
 # --- REST = Python -------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 @given(history=HISTORIES, k=st.integers(1, 5), seen=st.sampled_from(["filter", "allow", None]))
 def test_recommendations_are_those_of_python(
-    server: Running, recommender: Recommender, history: list[str], k: int, seen: Any
+    server: Running, model: Recommender, history: list[str], k: int, seen: Any
 ) -> None:
     found = server.get("/v1/recommend", {"history": history, "k": k, "seen": seen})
-    expected = recommender.recommend([history], k=k, seen=seen)
-    assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+    expected = model.recommend([history], k=k, seen=seen)
+    assert_same(found["items"], expected)
     assert [found["source"]] * len(expected) == expected["source"].to_list()
     assert found["skipped"] == history.count("unknown")
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 @given(history=HISTORIES, candidates=st.lists(st.sampled_from(ITEMS), min_size=1, max_size=8))
 def test_scores_are_those_of_python(
-    server: Running, recommender: Recommender, history: list[str], candidates: list[str]
+    server: Running, model: Recommender, history: list[str], candidates: list[str]
 ) -> None:
-    found = server.get("/v1/score", {"history": history, "candidates": [*candidates, "unknown"]})
-    expected = recommender.score([history], candidates)
-    assert_same(found["items"], rows_of(expected, "item_id", "score"))
+    asked = {"history": history, "candidates": [*candidates, "unknown"], "probabilities": True}
+    found = server.get("/v1/score", asked)
+    assert_same(found["items"], model.score([history], candidates, probabilities=True))
     assert found["unknown"] == ["unknown"]
 
 
-RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "allowed items": (
-        {},
-        {"allow": ["hat", "socks", "unknown"], "deny": ["socks"], "seen": "allow"},
-    ),
-    "all of a small catalogue": ({}, {"seen": "allow"}),
-    "diversity": ({}, {"diversity": 0.5, "at_most": {"name": 1}, "k": 3}),
-    "a condition": ({}, {"where": "item_id <> 'gloves'", "k": 3}),
-    "probabilities": ({}, {"probabilities": True, "k": 3}),
-    "times that are not in order": (
-        {"history": ["hat", "boots"], "times": [30, "1970-01-01T00:00:20.5"]},
-        {"k": 5, "seen": "allow"},
-    ),
-}
-"""What a request has beside the history of boots and hat, in this order, and the options."""
-
-
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({}, {"allow": ["hat", "socks", "unknown"], "deny": ["socks"], "seen": "allow"}),
+        ({}, {"seen": "allow"}),
+        ({}, {"diversity": 0.5, "at_most": {"name": 1}, "k": 3}),
+        ({}, {"where": "item_id <> 'gloves'", "k": 3}),
+        ({}, {"probabilities": True, "k": 3}),
+        (
+            {"history": ["hat", "boots"], "times": [30, "1970-01-01T00:00:20.5"]},
+            {"k": 5, "seen": "allow"},
+        ),
+    ],
+)
 def test_options_of_requests_are_those_of_python(
-    name: str, tiny_bundle: ModelBundle, tmp_path: Path
+    given: dict[str, Any], options: dict[str, Any], server: Running, model: Recommender
 ) -> None:
-    given, options = RULES[name]
-    copy = shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
-    bundle = save_temperature(ModelBundle.open(copy), 2.0)
-    columns = ["item_id", "score", "rank", *(["probability"] * (name == "probabilities"))]
-    with running(ServerSettings(bundle.path)) as server:
-        found = server.get("/v1/recommend", {"history": ["boots", "hat"], **given, **options})
-        expected = Recommender(bundle).recommend([["boots", "hat"]], **options)
-        assert len(expected)
-        assert_same(found["items"], rows_of(expected, *columns))
-        asked = {"history": ["hat"], "candidates": ITEMS, "probabilities": True}
-        expected = Recommender(bundle).score([["hat"]], ITEMS, probabilities=True)
-        found = server.get("/v1/score", asked)
-        assert_same(found["items"], rows_of(expected, "item_id", "score", "probability"))
+    found = server.get("/v1/recommend", {"history": ["boots", "hat"], **given, **options})
+    expected = model.recommend([["boots", "hat"]], **options)
+    assert len(expected)
+    assert_same(found["items"], expected)
+    for row in found["items"]:
+        assert {"item_id", "score", "rank"} <= row.keys()
+        assert ("probability" in row) == ("probabilities" in options)
 
 
-def test_users_are_known_by_id_and_go_on(server: Running, recommender: Recommender) -> None:
-    for user in recommender.dataset.user_ids if recommender.dataset else ():
-        found = server.get("/v1/recommend", {"user_id": user, "k": 5, "seen": "allow"})
-        expected = recommender.recommend(users=[user], k=5, seen="allow")
-        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
-        new = ["socks", "hat"]
-        found = server.get(
-            "/v1/recommend", {"user_id": user, "history": new, "k": 5, "seen": "allow"}
-        )
+def test_users_are_known_by_id_and_go_on(server: Running, model: Recommender) -> None:
+    rules: dict[str, Any] = {"k": 5, "seen": "allow"}
+    for user in model.dataset.user_ids if model.dataset else ():
+        found = server.get("/v1/recommend", {"user_id": user, **rules})
+        assert_same(found["items"], model.recommend(users=[user], **rules))
+        later = ["socks", "hat"]
+        found = server.get("/v1/recommend", {"user_id": user, "history": later, **rules})
         known = [item for item in PURCHASES[user] if item != "scarf"]
-        expected = recommender.recommend([[*known, *new]], k=5, seen="allow")
-        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
+        assert_same(found["items"], model.recommend([[*known, *later]], **rules))
 
 
-def test_explanations_are_those_of_python(server: Running, recommender: Recommender) -> None:
+def test_explanations_and_similar_items_are_those_of_python(
+    server: Running, model: Recommender
+) -> None:
     history = ["gloves", "unknown", "boots", "hat"]
     found = server.get("/v1/explain", {"history": history, "item_id": "socks"})
-    expected = recommender.explain(history, "socks")
-    assert_same(
-        found["purchases"], rows_of(expected, "position", "item_id", "contribution", "share")
-    )
-    score = recommender.score([history], ["socks"])["score"][0]
-    assert found["score"] == pytest.approx(score, abs=1e-5)
-    assert found["skipped"] == 1
-
-
-def test_similar_items_are_those_of_python(server: Running, recommender: Recommender) -> None:
+    assert_same(found["purchases"], model.explain(history, "socks"))
+    score = model.score([history], ["socks"])["score"][0]
+    assert (found["score"], found["skipped"]) == (pytest.approx(score, abs=1e-5), 1)
     found = server.get("/v1/similar", {"item_id": "hat", "k": 3})
-    expected = recommender.similar_items("hat", 3)
-    assert_same(found["items"], rows_of(expected, "item_id", "similarity", "rank"))
+    assert_same(found["items"], model.similar_items("hat", 3))
+
+
+def write_bundle(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
+    torch.manual_seed(3)
+    model = build_model(experiment.model, dataset.num_items)
+    return ModelBundle.write(path, model, experiment, dataset, ("train",))
 
 
 def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> None:
@@ -167,8 +164,7 @@ def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> N
     )
     dataset = prepare(log, data, tmp_path / "data")
     experiment = Experiment(model=tiny_experiment(DotProduct()).model, data=data)
-    model = tiny_model(experiment, dataset.num_items)
-    bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
+    bundle = write_bundle(tmp_path / "bundle", experiment, dataset)
     mine = [
         {"sku": "y", "at": 3, "event": "buy"},
         {"sku": "z", "at": 2, "event": "view"},
@@ -176,101 +172,70 @@ def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> N
     ]
     with running(ServerSettings(bundle.path)) as server:
         found = server.get("/v1/recommend", {"log": mine, "k": 3, "seen": "allow"})
+        model = Recommender(bundle)
         frame = pl.DataFrame(mine).with_columns(customer=pl.lit("me"))
-        expected = Recommender(bundle).recommend(frame, k=3, seen="allow")
-        assert_same(found["items"], rows_of(expected, "item_id", "score", "rank"))
-        same = Recommender(bundle).recommend([["x", "y"]], k=3, seen="allow")
-        assert_same(found["items"], rows_of(same, "item_id", "score", "rank"))
-        without = [{"sku": "y", "at": 3}]
-        status, answer = server.ask("/v1/recommend", {"log": without, "k": 3})
-        assert status == 422
-        assert "event" in answer["error"]
+        assert_same(found["items"], model.recommend(frame, k=3, seen="allow"))
+        assert_same(found["items"], model.recommend([["x", "y"]], k=3, seen="allow"))
+        status, answer = server.ask("/v1/recommend", {"log": [{"sku": "y", "at": 3}], "k": 3})
+        assert (status, "event" in answer["error"]) == (422, True)
 
 
 @pytest.mark.parametrize("times", ["past", "request"])
-def test_models_that_read_times_get_them(times: Any, tmp_path: Path) -> None:
+def test_models_that_read_times_get_them_or_assume_the_usual_ones(
+    times: Any, tmp_path: Path
+) -> None:
     rows = [(u, i, 10 * t) for u, items in PURCHASES.items() for t, i in enumerate(items)]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     dataset = prepare(log, out=tmp_path / "data")
     config = HSTUConfig(
-        kind="hstu", embedding_dim=8, num_blocks=1, max_sequence_length=3, times=times
+        kind="hstu", embedding_dim=8, num_blocks=1, max_sequence_length=4, times=times
     )
-    torch.manual_seed(3)
-    known = EvaluationConfig(request_time="known")
-    experiment = Experiment(model=config, evaluation=known)
-    model = build_model(config, dataset.num_items)
-    bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
-    mine = {"history": ["hat", "boots", "socks"], "times": [3, 50, 70]}
-    frame = pl.DataFrame({"user_id": 1, "item_id": mine["history"], "timestamp": mine["times"]})
+    experiment = Experiment(model=config, evaluation=EvaluationConfig(request_time="known"))
+    bundle = write_bundle(tmp_path / "bundle", experiment, dataset)
+    model = Recommender(bundle)
     at: dict[str, Any] = {"at": 100} if times == "request" else {}
     with running(ServerSettings(bundle.path, dataset.path)) as server:
-        found = server.get("/v1/score", {**mine, **at, "candidates": ITEMS})
-        expected = Recommender(bundle).score(frame, ITEMS, **at)
-        assert_same(found["items"], rows_of(expected, "item_id", "score"))
-        found = server.get(
-            "/v1/score",
-            {"user_id": "ann", "history": ["hat"], "times": [90], **at, "candidates": ITEMS},
-        )
-        more = pl.concat([log, pl.DataFrame([("ann", "hat", 90)], schema=log.schema, orient="row")])
-        expected = Recommender(bundle).score(more.filter(user_id="ann"), ITEMS, **at)
-        assert_same(found["items"], rows_of(expected, "item_id", "score"))
-        assert found["assumed_gap"] is None
-        if times == "request":
-            asked: dict[str, Any] = {"history": ["hat", "socks"], **at, "candidates": ITEMS}
-            for user in ({}, {"user_id": "ann"}):
-                status, answer = server.ask("/v1/score", {**asked, **user})
-                assert (status, "give times" in answer["error"]) == (422, True)
-            status, answer = server.ask("/v1/recommend", {**mine, "k": 2})
-            assert (status, answer["error"][:3]) == (422, "at:")
 
+        def check(asked: dict[str, Any], read: Any, gap: int | None) -> None:
+            found = server.get("/v1/score", {**asked, **at, "candidates": ITEMS})
+            assert_same(found["items"], model.score(read, ITEMS, **at))
+            assert found["assumed_gap"] == gap
 
-def test_missing_times_are_the_usual_ones(tmp_path: Path) -> None:
-    """After those of the dataset, if the user is in it; the answer says so."""
-    rows = [(u, i, 10 * t) for u, items in PURCHASES.items() for t, i in enumerate(items)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    dataset = prepare(log, out=tmp_path / "data")
-    config = HSTUConfig(
-        kind="hstu", embedding_dim=8, num_blocks=1, max_sequence_length=4, times="past"
-    )
-    torch.manual_seed(3)
-    model = build_model(config, dataset.num_items)
-    bundle = ModelBundle.write(
-        tmp_path / "bundle", model, Experiment(model=config), dataset, ("train",)
-    )
-    assert bundle.manifest.usual_gap == 10
-    last = 10 * (len(PURCHASES["ann"]) - 1)
-    later = [("ann", "hat", last + 10), ("ann", "socks", last + 20)]
-    timed = pl.concat([log, pl.DataFrame(later, schema=log.schema, orient="row")])
-    untimed = {"history": ["hat", "socks"]}
-    with running(ServerSettings(bundle.path, dataset.path)) as server:
-        found = server.get("/v1/score", {**untimed, "candidates": ITEMS})
-        expected = Recommender(bundle).score([["hat", "socks"]], ITEMS)
-        assert_same(found["items"], rows_of(expected, "item_id", "score"))
-        assert found["assumed_gap"] == 10
-        known = {**untimed, "user_id": "ann"}
-        found = server.get("/v1/score", {**known, "candidates": ITEMS})
-        expected = Recommender(bundle).score(timed.filter(user_id="ann"), ITEMS)
-        assert_same(found["items"], rows_of(expected, "item_id", "score"))
-        assert found["assumed_gap"] == 10
-        assert server.get("/v1/recommend", {**known, "k": 1})["assumed_gap"] == 10
-        assert server.get("/v1/recommend", {"user_id": "ann", "k": 1})["assumed_gap"] is None
+        def longer(*later: tuple[str, str, int]) -> pl.DataFrame:
+            new = pl.DataFrame([*later], schema=log.schema, orient="row")
+            return pl.concat([log, new]).filter(user_id="ann")
+
+        mine = {"history": ["hat", "boots", "socks"], "times": [3, 50, 70]}
+        frame = pl.DataFrame({"user_id": 1, "item_id": mine["history"], "timestamp": mine["times"]})
+        check(mine, frame, None)
+        known = {"user_id": "ann", "history": ["hat"], "times": [90]}
+        check(known, longer(("ann", "hat", 90)), None)
+        untimed: dict[str, Any] = {"history": ["hat", "socks"]}
+        if times == "past":
+            check(untimed, [["hat", "socks"]], 10)
+            later = longer(("ann", "hat", 40), ("ann", "socks", 50))
+            check({**untimed, "user_id": "ann"}, later, 10)
+            assert server.get("/v1/recommend", {"user_id": "ann", "k": 1})["assumed_gap"] is None
+            return
+        for user in ({}, {"user_id": "ann"}):
+            status, answer = server.ask("/v1/score", {**untimed, **user, **at, "candidates": ITEMS})
+            assert (status, "give times" in answer["error"]) == (422, True)
+        status, answer = server.ask("/v1/recommend", {**mine, "k": 2})
+        assert (status, answer["error"][:3]) == (422, "at:")
 
 
 def test_integer_ids_stay_integers(tmp_path: Path) -> None:
     log = pl.DataFrame({"user_id": [1, 1, 2, 2], "item_id": [5, 70, 70, 5], "timestamp": range(4)})
     dataset = prepare(log, out=tmp_path / "data")
-    experiment = tiny_experiment(DotProduct())
-    model = tiny_model(experiment, dataset.num_items)
-    bundle = ModelBundle.write(tmp_path / "bundle", model, experiment, dataset, ("train",))
-    asked = {"k": 2, "seen": "allow"}
+    bundle = write_bundle(tmp_path / "bundle", tiny_experiment(DotProduct()), dataset)
+    rules = {"k": 2, "seen": "allow"}
     with running(ServerSettings(bundle.path, dataset.path)) as server:
-        one = server.get("/v1/recommend", {"history": [5, 1 << 62, "007"], **asked})
-        assert {row["item_id"] for row in one["items"]} == {5, 70}
-        assert one["skipped"] == 2
-        two = server.get("/v1/recommend", {"history": ["5"], **asked})
-        assert two["items"] == one["items"]
-        by_id = server.get("/v1/recommend", {"user_id": "1", **asked})
-        assert by_id == server.get("/v1/recommend", {"user_id": 1, **asked})
+        mixed = server.get("/v1/recommend", {"history": [5, 1 << 62, "007"], **rules})
+        assert {row["item_id"] for row in mixed["items"]} == {5, 70}
+        assert mixed["skipped"] == 2
+        assert server.get("/v1/recommend", {"history": ["5"], **rules})["items"] == mixed["items"]
+        by_id = server.get("/v1/recommend", {"user_id": "1", **rules})
+        assert by_id == server.get("/v1/recommend", {"user_id": 1, **rules})
 
 
 # --- Many at a time ------------------------------------------------------------------------------
@@ -294,9 +259,9 @@ def test_a_batch_answers_as_one_by_one(server: Running) -> None:
     finally:
         server.service.thread.observe = observe
     assert max(sizes) > 1
-    for one, other in zip(together, alone, strict=True):
-        assert_same(one["items"], other["items"])
-        assert {**one, "items": []} == {**other, "items": []}
+    for batched, single in zip(together, alone, strict=True):
+        assert_same(batched["items"], single["items"])
+        assert {**batched, "items": []} == {**single, "items": []}
 
 
 def test_a_question_that_fails_fails_alone(server: Running) -> None:
@@ -305,3 +270,113 @@ def test_a_question_that_fails_fails_alone(server: Running) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, [3, 9, 3, 9, 3, 9, 3, 9])) == [200, 422] * 4
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "rule"),
+    [
+        (b'{"history":', 400, "not JSON"),
+        (b"[" * 10_000, 400, "parsing the body"),
+        (b'{"history": [1' + b"0" * 6_000 + b"]}", 400, "parsing the body"),
+        (b"\xff", 400, "parsing the body"),
+        (b"null", 422, "dictionary"),
+        (b"{}", 422, "give the history"),
+        (b'{"history": "hat"}', 422, "list"),
+        (b'{"history": [1.5]}', 422, "history.0"),
+        (b'{"history": ["\\ud800"]}', 422, "history.0"),
+        (b'{"history": ["hat"], "times": [NaN]}', 422, "times.0"),
+        (b'{"history": ["hat"], "times": [1e300]}', 422, "out of range"),
+        (b'{"history": ["hat"], "times": ["noon"]}', 422, "ISO 8601"),
+        (b'{"history": ["hat"], "times": []}', 422, "one for each"),
+        (b'{"history": ["hat"], "at": Infinity}', 422, "at:"),
+        (b'{"history": ["hat"], "k": 0}', 422, "k:"),
+        (b'{"history": ["hat"], "k": 6}', 422, "size of the catalogue"),
+        (b'{"history": ["hat"], "K": 3}', 422, "not permitted"),
+        (b'{"history": ["hat"], "log": []}', 422, "no history"),
+        (b'{"user_id": "zoe"}', 422, "'zoe' is not in the dataset"),
+        (b'{"log": [{}]}', 422, "item_id"),
+        (b'{"log": [{"item_id": 1.5, "timestamp": 1}]}', 422, "ids must be integers or text"),
+        (b'{"log": [{"item_id": "hat", "timestamp": null}]}', 422, "missing"),
+        (b'{"history": ["hat"], "allow": ["unknown"], "k": 1}', 422, "'unknown' is not in the"),
+        (b'{"history": [' + b'"hat",' * 10_000 + b'"hat"]}', 422, "at most 10000"),
+        (b'{"history": ["hat"], "k": 10001}', 422, "less than or equal to 10000"),
+        (b'{"history": ["' + b"a" * 300_000 + b'"]}', 413, "larger than 200000 bytes"),
+        (b'{"history": ["' + b"a" * 10_000_000 + b'"]}', 413, "larger than 200000 bytes"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    server: Running, raw: bytes, status: int, rule: str
+) -> None:
+    found, answer = server.ask("/v1/recommend", raw=raw)
+    assert found == status, answer
+    assert set(answer) == {"error"}
+    assert rule in answer["error"]
+    assert "\n" not in answer["error"]
+
+
+def test_unknown_items_are_refused_where_nothing_is_left(server: Running) -> None:
+    unknown = {"history": ["hat"], "candidates": ["nix", "hat"]}
+    assert server.ask("/v1/score", {**unknown, "strict": True})[0] == 422
+    assert server.ask("/v1/score", {**unknown, "candidates": ["nix"]})[0] == 422
+    assert server.ask("/v1/similar", {"item_id": "nix"})[0] == 422
+    assert server.ask("/v1/explain", {"history": ["hat"], "item_id": "nix"})[0] == 422
+    assert server.ask("/v1/explain", {"history": ["nix"], "item_id": "hat"})[0] == 422
+    assert server.ask("/v1/nothing", {})[0] == 404
+    assert server.ask("/v1/score", method="GET")[0] == 405
+
+
+def test_slow_clients_are_sent_away_and_disturb_nobody(server: Running) -> None:
+    slow = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    slow.putrequest("POST", "/v1/recommend")
+    slow.putheader("content-length", "100")
+    slow.putheader("content-type", "application/json")
+    slow.endheaders(b'{"history":')
+    begin = time.monotonic()
+    server.get("/v1/recommend", HAT)
+    assert time.monotonic() - begin < 1
+    response = slow.getresponse()
+    assert response.status == 408
+    assert "did not arrive" in json.loads(response.read())["error"]
+    slow.close()
+
+
+def test_a_full_queue_refuses(tiny_bundle: ModelBundle) -> None:
+    with running(ServerSettings(tiny_bundle.path, queue=2)) as server:
+        busy, free = threading.Event(), threading.Event()
+        recommender, plain = server.service.model.recommender, Recommender.recommend
+
+        def held(*args: Any, **options: Any) -> Any:  # the model takes its time
+            busy.set()
+            free.wait(10)
+            return plain(recommender, *args, **options)
+
+        vars(recommender)["recommend"] = held
+        with ThreadPoolExecutor(9) as pool:
+            first = pool.submit(server.ask, "/v1/recommend", HAT)
+            assert busy.wait(10)
+            others = [pool.submit(server.ask, "/v1/recommend", HAT) for _ in range(8)]
+            while sum(request.done() for request in others) < 6:
+                time.sleep(0.005)
+            free.set()
+            assert first.result()[0] == 200
+            answers = [request.result() for request in others]
+    assert sorted(status for status, _ in answers) == [200] * 2 + [429] * 6
+    assert all("try again" in answer["error"] for status, answer in answers if status == 429)
+
+
+def test_a_key_is_asked_for(tiny_bundle: ModelBundle) -> None:
+    with running(ServerSettings(tiny_bundle.path, api_key="s3cret")) as server:
+        status, answer = server.ask("/v1/recommend", HAT)
+        assert (status, "API key" in answer["error"]) == (401, True)
+        for headers, expected in (
+            ({"x-api-key": "s3cre"}, 401),
+            ({"x-api-key": "s3cret"}, 200),
+            ({"authorization": "Bearer s3cret"}, 200),
+        ):
+            assert server.ask("/v1/recommend", HAT, headers=headers)[0] == expected
+        for path, expected in (("/metrics", 401), ("/healthz", 200), ("/readyz", 200)):
+            assert server.ask(path, method="GET")[0] == expected
+        assert "s3cret" not in repr(server.service.settings)

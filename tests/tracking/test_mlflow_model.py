@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from functools import partial
 from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
@@ -30,9 +29,9 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.baselines import fit_baseline_bundle
 from recsys.experiments.results import register
-from recsys.loading import bundle_folder, model_place
+from recsys.loading import bundle_folder
 from recsys.model.build import build_model
-from recsys.server.model import NamedModel, ServerSettings
+from recsys.server.service import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.pyfunc import HistoryModel
 from recsys.serving.recommender import Recommender
@@ -256,9 +255,7 @@ def test_the_server_follows_an_alias(
     tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle, store: TrackingConfig
 ) -> None:
     uri = register(tiny_bundle.path, "followed", alias="champion", tracking=store).uri
-    place, folder = partial(model_place, uri, store), partial(bundle_folder, uri, store)
-    named = NamedModel(place(), place, folder, seconds=0.05)
-    options = ServerSettings(folder(), named=named, reload_seconds=0.02)
+    options = ServerSettings(uri, tracking=store, registry_seconds=0.05, reload_seconds=0.02)
     with running(options) as server:
         first = server.service.model
         time.sleep(0.3)
