@@ -106,13 +106,16 @@ def command(
 
         @wraps(function)
         def run(*, as_json: bool = False, verbose: bool = False, **values: Any) -> None:
-            AS_JSON.set(as_json)
+            before = AS_JSON.set(as_json)
             library = logging.getLogger("recsys")
             if verbose and library.isEnabledFor(logging.INFO):  # not in torchrun's other processes
                 library.setLevel(logging.DEBUG)
             if reads_log:
                 values["log"] = LogOptions(**{name: values.pop(name) for name in fields})
-            function(**values)
+            try:
+                function(**values)
+            finally:
+                AS_JSON.reset(before)
 
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         app.command(name, rich_help_panel=panel)(run)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -26,7 +27,16 @@ Id = _INTEGER | _TEXT
 """The id of an item or a user, as in the training log."""
 Time = _INTEGER | _NUMBER | _TEXT
 """A number on the scale of the training log, or a date in ISO 8601."""
-Row = Annotated[dict[str, _INTEGER | _NUMBER | StrictBool | _TEXT | None], Field(max_length=1_000)]
+
+
+def _check_columns(row: Any) -> Any:
+    if isinstance(row, dict) and len(row) > 1_000:
+        raise ValueError("a row has at most 1000 columns")
+    return row
+
+
+_CELL = _INTEGER | _NUMBER | StrictBool | _TEXT | None
+Row = Annotated[dict[str, _CELL], BeforeValidator(_check_columns)]
 """A row of a log."""
 Count = Annotated[StrictInt, Field(ge=1, le=_MOST)]
 
@@ -133,7 +143,7 @@ def rule_broken(errors: Sequence[Mapping[str, Any]]) -> str:
     """
     path = _field_path(errors[0]["loc"])
     rules = [
-        str(error["msg"]).removeprefix("Input should be ")
+        str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
         for error in takewhile(lambda error: _field_path(error["loc"]) == path, errors)
     ]
     should = "input should be " if str(errors[0]["msg"]).startswith("Input should be ") else ""
