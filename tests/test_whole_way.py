@@ -80,8 +80,8 @@ def test_from_a_csv_to_recommendations(terminal: Terminal, trained: dict[str, An
     best = terminal.json("recommend", bundle, "--user", USER, *data, "-k", "3")
     assert [row["rank"] for row in best] == [1, 2, 3]
 
-    words = ("--user", USER, "--item", best[0]["item_id"], *data)
-    why = terminal.json("explain", bundle, *words)
+    item = ("--item", best[0]["item_id"])
+    why = terminal.json("explain", bundle, "--user", USER, *item, *data)
     total = sum(row["contribution"] for row in why) + why[0]["rest"]
     assert total == pytest.approx(best[0]["score"], abs=1e-4)
 

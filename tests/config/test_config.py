@@ -119,7 +119,10 @@ def test_settings_have_names_that_mlflow_takes() -> None:
         ("training.loss=softmax", "training.loss: the kind must be"),
         ("training.loss={kind: bce, calibration: 0.5}", "training.loss.calibration: unknown key"),
         ("training.loss={}", "needs a kind, one of 'cross_entropy', 'sampled_softmax', 'bce', 'g"),
-        ("model.head={num_heads: 2}", "model.head: needs a kind, one of 'target_attention', 'kernel"),
+        (
+            "model.head={num_heads: 2}",
+            "model.head: needs a kind, one of 'target_attention', 'kernel",
+        ),
         ("model.item_features=[{kind: vector, kolumn: x}]", "item_features.0.kolumn: unknown key"),
     ],
 )
