@@ -362,7 +362,6 @@ class Service:
             self._reload.clear()
             try:
                 await self._look(demanded)
-                self._failure = None
             except asyncio.CancelledError:
                 raise
             except BaseException as error:  # noqa: BLE001 - a panic of Rust is no Exception
@@ -378,6 +377,9 @@ class Service:
             self.metrics.reloads.labels("loaded").inc()
             facts = {"weights": self.model.bundle.manifest.digest}
             logger.info("a new model answers", extra={FACTS: facts})
+        elif not ask_store:
+            return
+        self._failure = None
 
     def _report(self, error: BaseException, demanded: bool) -> None:
         reason = first_line(error)
