@@ -289,7 +289,7 @@ def _test_model(
     with track(experiment, course.dataset, experiment.family, flatten(experiment)) as tracker:
         for number, metrics in enumerate(fitted.curve.epochs, 1):
             if MONITOR in metrics:
-                tracker.log_epoch(number, metrics)
+                tracker.log_metrics(metrics, number)
         words = experiment, course.dataset, course.held_out, fitted, None, course.phases
         run = evaluate_and_write(*words, course.plan.out, tracker, course.progress, name)
     return run, verdict[0], str(verdict[1])

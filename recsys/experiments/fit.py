@@ -145,7 +145,11 @@ def _fit(
             seconds = time.perf_counter() - started
             files[index].write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        fitted = train(report=tracker.log_epoch, save=save, progress=view)
+        fitted = train(
+            report=lambda epoch, metrics: tracker.log_metrics(metrics, epoch),
+            save=save,
+            progress=view,
+        )
         processes.leave()
         seconds = time.perf_counter() - started
         validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in fitted.curve.epochs)

@@ -145,7 +145,6 @@ class Results:
             tracker.log_intervals(part, {f"model_alone_{name}": intervals[name] for name in names})
         catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
         tracker.log_metrics({**costs, **catalogue})
-        tracker.sync()
 
     def log_alone(self, tracker: Tracker, costs: Mapping[str, float]) -> None:
         """Log the tables, all metrics and the costs of what leaves no folder."""

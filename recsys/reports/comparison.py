@@ -35,7 +35,6 @@ TESTS: dict[Method, str] = {"randomisation": "paired randomisation test", "t": "
 """The tests that p-values come from, in words."""
 HEADLINE = "ndcg_at_10"
 """The metric that runs are ordered by, unless a comparison has other metrics only."""
-_FITTED_ON = {"train": "the training part only", "train, valid": "all but the test targets"}
 _NUMBERS = (
     *("", "_low", "_high", "_difference", "_difference_low", "_difference_high"),
     *("_p_value", "_spread"),
@@ -88,11 +87,6 @@ class ComparedRun:
         return parts
 
     @property
-    def fitted_on(self) -> str:
-        """The parts of the split that it was fitted on, in words."""
-        return _FITTED_ON.get(self.trained_on, self.trained_on)
-
-    @property
     def seeds(self) -> int:
         """The number of runs that it is the mean of."""
         return len(self.runs)
@@ -103,11 +97,7 @@ class ComparedRun:
         return self.name + (f" ({self.seeds} seeds)" if self.seeds > 1 else "")
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """Return one metric of every user [U].
-
-        Raises:
-            InputError: there is no such metric, or the seeds do not share targets and protocol.
-        """
+        """Return one metric of every user [U]; seeds of other targets are refused."""
         tables = [run.table(metric) for run in self.runs]
         for other in tables[1:]:
             refuse_different(tables[0], other)
@@ -168,12 +158,6 @@ class Comparison:
         """Is it the best of several? More coverage or novelty is not better: none is best."""
         best = max(other.metrics[metric] for other in self.rows)
         return len(self.rows) > 1 and metric in row.intervals and row.metrics[metric] == best
-
-    @property
-    def tested(self) -> str | None:
-        """The metric whose test is shown on a terminal: the last one that has a value per user."""
-        metrics = [name for name in self.metrics if name in self.rows[0].intervals]
-        return metrics[-1] if metrics and len(self.rows) > 1 else None
 
     @property
     def headline(self) -> str:
@@ -267,11 +251,6 @@ def compare(
 
     Metrics, intervals and tests are computed from the tables that the runs saved. Only metrics that
     need the dataset (novelty, popularity lift, diversity) are read as they were logged.
-
-    Raises:
-        InputError: the store, the experiment, a run, or a table that a metric needs is missing;
-            there is no such metric; or two runs differ in dataset or protocol, or have no target
-            in common, without ``across_protocols``.
     """
     if metrics is not None and not metrics:
         raise InputError("metrics: name at least one")
@@ -308,11 +287,7 @@ def compare(
 
 
 def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
-    """Return the runs with the targets that all have ranked; empty if that changes nothing.
-
-    Raises:
-        InputError: there is no common target.
-    """
+    """Return the runs with the targets that all have ranked; empty if that changes nothing."""
     first, *others = runs
     protocol, keys = first.ranks.protocol, ["user", "history_length", "target"]
     if any(differing_tags(first.run, run.run) or run.ranks.protocol != protocol for run in others):
@@ -437,7 +412,7 @@ def _protocol_in_words(run: EvaluatedRun) -> str:
 
 
 def comparison_table(comparison: Comparison, width: int) -> Table:
-    """Return one line per run: the best of each metric bold, the difference in the last one.
+    """Return one line per run: the best of each metric bold, the difference in the headline.
 
     Ids, models and costs are left out, and intervals wrapped, where ``width`` columns need it.
     """
@@ -448,7 +423,8 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
 
 
 def _table(comparison: Comparison, *, full: bool) -> Table:
-    rows, metrics, tested = comparison.rows, comparison.metrics, comparison.tested
+    rows, metrics, headline = comparison.rows, comparison.metrics, comparison.headline
+    tested = headline if len(rows) > 1 and headline in rows[0].intervals else None
     costs = [cost for cost in COSTS if full and any(cost in row.costs for row in rows)]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption = Text(printable(how_measured(comparison, tested)), justify="left")
@@ -483,8 +459,8 @@ def how_measured(comparison: Comparison, tested: str | None = None) -> str:
     users, targets = comparison.users, comparison.targets
     of = f" of {users:,} users" if users != targets else ""
     text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
-    for parts in sorted({row.fitted_on for row in comparison.rows}):
-        fitted = "; ".join(row.name for row in comparison.rows if row.fitted_on == parts)
+    for parts in sorted({row.trained_on for row in comparison.rows}):
+        fitted = "; ".join(row.name for row in comparison.rows if row.trained_on == parts)
         text += f" Fitted on {parts}: {fitted}."
     if comparison.rows[0].intervals:
         text += " [ ]: 95% interval."

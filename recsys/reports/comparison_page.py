@@ -246,7 +246,7 @@ def every_number(comparison: Comparison) -> Table:
     rows: list[list[str | Cell]] = []
     for run in ranked_runs(comparison):
         row = run.row
-        facts = (f"{row.model}, {row.run_id[:8]}", f"fitted on {row.fitted_on}")
+        facts = (f"{row.model}, {row.run_id[:8]}", f"fitted on {row.trained_on}")
         cells: list[str | Cell] = [Cell(row.label, facts, "reference" * run.is_reference)]
         for metric in comparison.metrics:
             lines = []

@@ -68,18 +68,15 @@ def register_bundle(
     alias: str | None = None,
     run_id: str | None = None,
 ) -> Registered:
-    """Save a bundle as MLflow's pyfunc in the store, and register it.
+    """Save a bundle as MLflow's pyfunc in the store, and register it as the next version of a name.
 
     Args:
         bundle: the folder.
         facts: what callers must know of the model.
-        name: the registered model's name; a new version if there is one.
+        name: the registered model's name.
         tracking: the store.
         alias: an alias, such as champion, that then names this version and no other.
         run_id: the run that trained it; None if unknown.
-
-    Raises:
-        InputError: the store cannot be used.
     """
     client, experiment_id = open_store(tracking)
     versions = {name: metadata.version(name).partition("+")[0] for name in NEEDED}  # not +cpu
@@ -116,10 +113,7 @@ def register_bundle(
 
 
 def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
-    """Return the folder of a bundle of a store, downloaded unless the store is on this machine.
-
-    Args and errors: see `bundle_place`.
-    """
+    """Return the folder of a bundle of a store, downloaded unless the store is on this machine."""
     place = bundle_place(uri, tracking)
     with _one_line(uri, tracking):
         folder = Path(download_artifacts(place, tracking_uri=tracking.absolute_uri))
@@ -130,11 +124,9 @@ def bundle_place(uri: str, tracking: TrackingConfig) -> str:
     """Return where the store keeps a model; an alias may be moved on to another place.
 
     Args:
-        uri: ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/RUN_ID/bundle``.
+        uri: ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/RUN_ID/bundle``; what the
+            store does not have is refused.
         tracking: the store.
-
-    Raises:
-        InputError: the URI is none of these, nothing has that name, or the store cannot be used.
     """
     with _one_line(uri, tracking) as client:
         if uri.startswith("runs:"):

@@ -58,11 +58,7 @@ class EvaluatedRun:
         return family.removesuffix(WITH_COUNTS) if self.model_alone else family
 
     def table(self, metric: str) -> RankTable | NextListTable:
-        """Return the table that has a value of the metric for every user.
-
-        Raises:
-            InputError: the metric is one of lists of next purchases, and the run has none.
-        """
+        """Return the table that has a value of the metric for every user."""
         if find_metric(metric).source == "ranks":
             return self.ranks
         if self.lists is None:
@@ -73,11 +69,7 @@ class EvaluatedRun:
         return self.lists
 
     def value(self, metric: str) -> float:
-        """Return a metric of all users.
-
-        Raises:
-            InputError: the run has neither the table of the metric nor logged it.
-        """
+        """Return a metric of all users; one that the run has no table of and did not log fails."""
         source = find_metric(metric).source
         if source == "top_k":
             if self.top_k is None:
@@ -92,11 +84,7 @@ class EvaluatedRun:
         return float(self.table(metric).values(metric).mean())
 
     def among(self, targets: pl.DataFrame) -> EvaluatedRun:
-        """Return the run with the ranks and best items of some targets alone.
-
-        Args:
-            targets: the columns user, history_length and target.
-        """
+        """Return the run on the given targets alone: columns user, history_length and target."""
         top_k, frame = self.top_k, self.ranks.frame
         if top_k is not None:
             keys = ["user", "history_length"]
@@ -133,11 +121,8 @@ def find_runs(
         runs: ids, beginnings of ids or names. If empty, the latest finished run of every name.
         tracking: the store.
         part: the part of the split.
-        sources: the tables to fetch, where a run has them; the rank table always.
+        sources: the tables to fetch beside the rank table, where a run has them.
         across_protocols: without ``runs``, include those that cannot be compared with the latest.
-
-    Raises:
-        InputError: the store, a run or its rank table cannot be found or read.
     """
     with existing_store(tracking) as client:
         there, latest = _runs_of(client, tracking)
@@ -150,11 +135,7 @@ def find_runs(
 
 
 def find_run(wanted: str, tracking: TrackingConfig) -> str:
-    """Return the id of a run, by its id, the beginning of its id, or its name if it has finished.
-
-    Raises:
-        InputError: the store or the run cannot be found.
-    """
+    """Return a run by its id, the beginning of its id, or its name if it has finished: its id."""
     with existing_store(tracking) as client:
         run_id: str = _find(wanted, *_runs_of(client, tracking)).info.run_id
     return run_id
@@ -174,11 +155,7 @@ def learning_curves(
 
 
 def nest_run(run_id: str, name: str, parent: str, tracking: TrackingConfig) -> None:
-    """Give a run another name, and have MLflow's pages show it below another run.
-
-    Raises:
-        InputError: the store cannot be used.
-    """
+    """Give a run another name, and have MLflow's pages show it below another run."""
     with refuse_broken_store(tracking.uri):
         client = MlflowClient(tracking.absolute_uri)
         client.update_run(run_id, name=name)
@@ -186,11 +163,7 @@ def nest_run(run_id: str, name: str, parent: str, tracking: TrackingConfig) -> N
 
 
 def are_finished(run_ids: Collection[str], tracking: TrackingConfig) -> bool:
-    """Return whether a store has all of these runs, finished and not deleted.
-
-    Raises:
-        InputError: the store does not exist or cannot be used.
-    """
+    """Return whether a store has all of these runs, finished and not deleted."""
     ids = ", ".join(f"'{run_id}'" for run_id in run_ids)
     wanted = f"attributes.run_id IN ({ids}) and attributes.status = 'FINISHED'"
     with existing_store(tracking) as client:
@@ -202,11 +175,7 @@ def are_finished(run_ids: Collection[str], tracking: TrackingConfig) -> bool:
 
 
 def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:
-    """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``.
-
-    Raises:
-        InputError: the store cannot be used.
-    """
+    """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``."""
     with refuse_broken_store(tracking.uri):
         client = MlflowClient(tracking.absolute_uri)
         client.log_artifacts(run.run.info.run_id, str(folder), COMPARISON)
@@ -243,10 +212,7 @@ def _comparable(runs: Collection[Run]) -> list[Run]:
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
-    """Return the tags of data and protocol in which two runs differ.
-
-    The fingerprint of the protocol is ignored: it is a digest of the others.
-    """
+    """Return the tags of data and protocol in which two runs differ, but the digest of others."""
     ours, theirs = a.data.tags, b.data.tags
     protocol = sorted(
         tag

@@ -42,17 +42,10 @@ STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
 
 databases.MAX_RETRY_COUNT = 3  # ten take two minutes where no database answers
 
-_LOCK_SECONDS = 20
-"""Longer than it takes to make the tables of a new store."""
-
 
 @contextmanager
 def refuse_broken_store(uri: str) -> Iterator[None]:
-    """Turn any error of the store within the block into one line.
-
-    Raises:
-        InputError: the store cannot be used.
-    """
+    """Turn any error of the store within the block into an `InputError` of one line."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -67,16 +60,12 @@ def refuse_broken_store(uri: str) -> Iterator[None]:
 
 @contextmanager
 def existing_store(tracking: TrackingConfig) -> Iterator[MlflowClient]:
-    """Open a store to read it; its errors within the block become one line.
-
-    Raises:
-        InputError: the store does not exist or cannot be used.
-    """
+    """Open a store to read it; that it is not there, and its errors, are one line."""
     database = tracking.database
     if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
     with refuse_broken_store(tracking.uri):
-        with store_lock(tracking):
+        with _lock(tracking):
             client = MlflowClient(tracking.absolute_uri)
         yield client
 
@@ -95,7 +84,7 @@ def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
         if database is not None:
             location = (database.parent / "mlartifacts").as_uri()
             database.parent.mkdir(parents=True, exist_ok=True)
-        with store_lock(config):
+        with _lock(config):
             if database is not None and not (database.exists() and database.stat().st_size):
                 # MLflow makes tables in many steps, and cannot go on where a kill ended them.
                 with new_file(database) as whole:
@@ -110,15 +99,14 @@ def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             return client, known.experiment_id
 
 
-def store_lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
-    """Return a lock under which one process at a time opens the store.
+def _lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
+    """Return a lock under which one process at a time makes the tables of a new store.
 
-    MLflow itself lets two processes create the tables of a new one. An empty file, FILE.lock,
-    remains next to the SQLite file. A store in a read-only folder has its tables, and needs none.
+    An empty file, FILE.lock, remains next to the SQLite file; in a read-only folder it has tables.
     """
     if tracking.database is None or not os.access(tracking.database.parent, os.W_OK):
         return nullcontext()
-    return FileLock(f"{tracking.database}.lock", timeout=_LOCK_SECONDS)
+    return FileLock(f"{tracking.database}.lock", timeout=20)  # longer than making tables takes
 
 
 def write_tables(file: Path) -> None:
@@ -131,12 +119,7 @@ def mlflow_link(
 ) -> str:
     """Return how to open the runs of an experiment, or one run: a command, if needed, and a link.
 
-    A user and password in the address of the store are left out.
-
-    Args:
-        tracking: the store.
-        run_id: the run; all runs of the experiment if None.
-        program: what to type to start MLflow.
+    A user and password in the address of the store are left out; ``program`` starts MLflow.
     """
     is_server = tracking.uri.startswith(("http://", "https://"))
     server = tracking.uri.rstrip("/") if is_server else "http://127.0.0.1:5000"

@@ -61,7 +61,7 @@ class Tracker:
     """Why it has not, in one line; empty if all is sent."""
 
     def tag(self, name: str, value: str) -> None:
-        """Set a tag of the run."""
+        """Set a tag."""
         self._put(partial(self.client.set_tag, self.run_id, name, value))
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class Tracker:
         self._put(partial(self.client.log_batch, self.run_id, params=params))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
-        """Log the numbers of one step."""
+        """Log the numbers of one step, such as an epoch, counted from 1."""
         now = int(time.time() * 1000)
         self.metrics += [
             Metric(name, value, now, step)
@@ -79,10 +79,6 @@ class Tracker:
         ]
         if not self.reason:
             self.flush()
-
-    def log_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Log the numbers of an epoch, counted from 1."""
-        self.log_metrics(metrics, epoch)
 
     def log_intervals(self, prefix: str, intervals: Mapping[str, Interval]) -> None:
         """Log means as ``prefix/name`` and 95% intervals as ``prefix/name_low`` and ``_high``."""
@@ -137,15 +133,8 @@ class Tracker:
             return False
         return True
 
-    def sync(self) -> None:
-        """Send all that waits, and have the disk store the artifacts of a store that is a folder.
-
-        SQLite syncs its own file.
-        """
-        self._put(self._sync_files)
-        self.flush()
-
     def _sync_files(self) -> None:
+        """Have the disk store the artifacts of a store that is a folder; SQLite syncs its file."""
         artifacts = self.client.get_run(self.run_id).info.artifact_uri
         if is_local_uri(artifacts) and (path := Path(local_file_uri_to_path(artifacts))).is_dir():
             sync(path)
@@ -158,6 +147,7 @@ class Tracker:
         Raises:
             RecordError: the store has not taken all of a FINISHED run, which is then FAILED.
         """
+        self._put(self._sync_files)
         self.flush()
         lost = self.reason
         if lost and status == "FINISHED":
@@ -253,9 +243,6 @@ def finished_run(
     """Return the latest finished run that `track` would only repeat; None if there is none.
 
     It has the same data, model and settings under any name, and was not ended early by Ctrl-C.
-
-    Raises:
-        InputError: the tracking store cannot be reached.
     """
     client, experiment_id = open_store(tracking)
     wanted = f"tags.{_FINGERPRINT} = '{config_fingerprint(dataset, model, settings)}'"

@@ -333,7 +333,7 @@ def test_a_store_that_is_locked_for_a_while_loses_nothing(
         with closing(sqlite3.connect(file, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             for epoch in range(1, 20):
-                tracker.log_epoch(epoch, {"train/loss": 1 / epoch})
+                tracker.log_metrics({"train/loss": 1 / epoch}, epoch)
             tracker.tag("trained_on", "train")
             other.execute("ROLLBACK")
         assert (len(tracker.metrics), len(tracker.waiting)) == (19, 1)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import mlflow.pyfunc
-import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.pyfunc import scoring_server
 from typer.testing import CliRunner
 
 import recsys
@@ -86,10 +84,10 @@ def test_a_loaded_model_recommends_as_the_bundle_does(
 def test_rows_with_candidates_are_scored_and_the_others_recommended(
     folder: Path, tiny_bundle: ModelBundle
 ) -> None:
+    """Rows that are split in any way have the same answers."""
     model, direct = mlflow.pyfunc.load_model(str(folder)), Recommender(tiny_bundle)
-    frame = frame_of_histories().drop(columns="user_id")
     candidates = pd.Series([["socks", "no such", "hat"], None, ["no such"]], dtype=object)
-    frame = frame.assign(candidates=candidates)
+    frame = frame_of_histories().drop(columns="user_id").assign(candidates=candidates)
     answer = model.predict(frame)
     assert answer["item_id"].tolist()[::2] == [["socks", "hat"], []]
     scores = direct.score([HISTORIES["ann"]], ["socks", "hat"])["score"].to_list()
@@ -97,16 +95,8 @@ def test_rows_with_candidates_are_scored_and_the_others_recommended(
     best = direct.recommend([HISTORIES["bob"]], k=5)
     assert answer["item_id"][1] == best["item_id"].to_list()
     assert answer["source"].tolist() == ["model", "model", "popularity"]
-
-
-def test_rows_split_in_any_way_have_the_same_answers(tiny_bundle: ModelBundle) -> None:
-    model = HistoryModel(Recommender(tiny_bundle))
-    frame = pl.DataFrame({"items": list(HISTORIES.values()) * 3})
-    whole = model.predict(frame, {"k": 3})
-    parts = [model.predict(frame[start : start + 2], {"k": 3}) for start in range(0, 9, 2)]
-    joined = pl.concat(parts)
-    assert joined["item_id"].to_list() == whole["item_id"].to_list()
-    assert np.allclose(joined["score"].explode(), whole["score"].explode(), atol=1e-6)
+    rows = pd.concat([model.predict(frame[row : row + 1]) for row in range(3)])
+    assert rows["item_id"].tolist() == answer["item_id"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -237,20 +227,6 @@ def test_each_run_logs_its_model_and_can_be_registered_by_name(
         register("nobody", "counts", tracking=store)
 
 
-def http(port: int, path: str, content: object = None) -> bytes:
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        body = None if content is None else json.dumps(content)
-        method = "GET" if body is None else "POST"
-        connection.request(method, path, body, {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        answer = reply.read()
-        assert reply.status == 200, answer
-        return answer
-    finally:
-        connection.close()
-
-
 def test_the_server_follows_an_alias(
     tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle, store: TrackingConfig
 ) -> None:
@@ -280,39 +256,18 @@ def test_the_server_follows_an_alias(
         assert server.service.model is second
 
 
-@pytest.mark.slow
-def test_mlflow_serves_a_logged_model_over_http(folder: Path, tiny_bundle: ModelBundle) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = ["models", "serve", "-m", str(folder), "-p", str(port), "--env-manager", "local"]
-    places = {
-        "PYTHONPATH": str(Path(recsys.__file__).parents[1]),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    server = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", *words],
-        env=os.environ | places,
-        start_new_session=True,
-    )
-    try:
-        for _ in range(240):
-            try:
-                http(port, "/ping")
-                break
-            except OSError:
-                assert server.poll() is None
-                time.sleep(0.5)
-        records = [{"items": items} for items in HISTORIES.values()]
-        asked = {"dataframe_records": records, "params": {"k": 2, "seen": "allow"}}
-        answers = json.loads(http(port, "/invocations", asked))["predictions"]
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(30)
+def test_mlflow_answers_json_with_a_registered_model(
+    folder: Path, tiny_bundle: ModelBundle
+) -> None:
+    model = mlflow.pyfunc.load_model(str(folder))
+    records = [{"items": items} for items in HISTORIES.values()]
+    asked = {"dataframe_records": records, "params": {"k": 2, "seen": "allow"}}
     expected = HistoryModel(Recommender(tiny_bundle)).predict(
         pl.DataFrame({"items": list(HISTORIES.values())}), {"k": 2, "seen": "allow"}
     )
-    assert answers == expected.to_dicts()
+    schema = model.metadata.get_input_schema()
+    reply = scoring_server.invocations(json.dumps(asked), "application/json", model, schema)
+    assert json.loads(reply.response)["predictions"] == expected.to_dicts()
 
 
 @pytest.mark.slow
