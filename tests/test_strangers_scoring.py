@@ -20,7 +20,6 @@ from polars.testing import assert_frame_equal
 import recsys
 from recsys.config import TrackingConfig
 from recsys.experiments.results import register
-from tests.helpers.server_process import process
 
 DAY = 86_400_000
 BEGIN = 1_700_000_000_000
@@ -146,17 +145,6 @@ def test_categories_of_interactions_are_equal_however_they_are_spelled(
     assert_frame_equal(answer, right, abs_tol=1e-5)
 
 
-def test_values_that_were_never_seen_are_warned_of(
-    reader: recsys.Recommender, log: pl.DataFrame, caplog: pytest.LogCaptureFixture
-) -> None:
-    reader.recommend(log.with_columns(code=pl.lit("new")), k=1)
-    assert "category 'code': 2 of 2 values were never seen in training" in caplog.text
-    caplog.clear()
-    table = {"item_id": [7], "shelf": [9], "fresh": [True], "tags": [[1]], "price": [1.0]}
-    reader.with_new_items(pl.DataFrame(table))
-    assert "category 'shelf': 1 of 1 values were never seen in training" in caplog.text
-
-
 NEW = pl.DataFrame(
     {"item_id": [7, 8], "shelf": [1, 2], "fresh": [True, False], "tags": [[1], [2, 3]]}
 ).with_columns(price=pl.Series([1.5, 2.0]))
@@ -181,84 +169,6 @@ def test_new_items_take_the_types_of_the_catalogue(
         found = reader.with_new_items(NEW.with_columns(changes))
     assert_frame_equal(found.score(history, [7, 8, 1003]), right, abs_tol=1e-5)
     assert found.bundle.item_table.schema == reader.bundle.item_table.schema
-
-
-def test_a_text_catalogue_takes_items_of_digits(
-    here: Path, log: pl.DataFrame, items: pl.DataFrame, tmp_path: Path
-) -> None:
-    """New ones from a file of digits alone, and those of a dataset of digits alone."""
-    text = pl.col("item_id").cast(pl.String).replace("1005", "A1005")
-    dataset = recsys.prepare(
-        log.with_columns(text), out=tmp_path / "text", items=items.with_columns(text)
-    )
-    model = train("text", dataset, head={"kind": "dot_product"}, item_features=["shelf"])
-    (tmp_path / "new.csv").write_text("item_id,shelf\n5001,1\n5002,2\n")
-    (tmp_path / "letters.csv").write_text("item_id,shelf\n5001,1\nB2,2\n")
-    scores = [
-        model.with_new_items(tmp_path / name).score([["1001"]], ["5001"])
-        for name in ("new.csv", "letters.csv")
-    ]
-    assert_frame_equal(*scores)
-    log.with_columns(pl.col("item_id").replace(1005, 9010)).write_csv(tmp_path / "log.csv")
-    items.drop("tags").with_columns(pl.col("item_id").replace(1005, 9010)).write_csv(
-        tmp_path / "items.csv"
-    )
-    digits = recsys.prepare(
-        tmp_path / "log.csv", out=tmp_path / "digits", items=tmp_path / "items.csv"
-    )
-    extended = recsys.extend(model.bundle.path, digits, tmp_path / "extended")
-    assert extended.bundle.num_items == 21
-
-
-def test_an_item_table_is_the_same_from_csv_and_parquet(
-    log: pl.DataFrame, items: pl.DataFrame, tmp_path: Path
-) -> None:
-    table = items.drop("tags", "fresh").with_columns(
-        tiny=pl.Series([1e-7 * (i + 0.5) for i in range(20)]),
-        code=pl.Series([f"00{i}" for i in range(20)]),
-        gap=pl.Series([None, *range(19)], dtype=pl.Float64),
-    )
-    table.write_csv(tmp_path / "items.csv")
-    table.write_parquet(tmp_path / "items.parquet")
-    datasets = [
-        recsys.prepare(log, out=tmp_path / kind, items=tmp_path / f"items.{kind}")
-        for kind in ("csv", "parquet")
-    ]
-    assert_frame_equal(datasets[0].item_table, datasets[1].item_table)
-    assert datasets[0].item_table["code"].dtype == pl.String
-
-
-def test_a_condition_holds_for_later_numbers_that_would_be_no_exact_ids(tmp_path: Path) -> None:
-    rows = [(user, item, item, 7.0) for user in range(6) for item in range(5)]
-    log = pl.DataFrame(rows, ["user_id", "item_id", "timestamp", "price"], orient="row")
-    dataset = recsys.prepare(log, out=tmp_path / "data", where="price > 5")
-    later = log.with_columns(pl.col("timestamp") + 5, price=pl.lit(2.0**25, pl.Float32))
-    assert recsys.append(later, dataset.path).manifest.counts["interactions"] == 60
-
-
-def test_a_condition_on_text_holds_for_a_file_of_digits(
-    here: Path, log: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The training log has X3 among its codes; later files have digits alone, or no such row."""
-    coded = log.select(
-        "user_id", "item_id", "timestamp", code=pl.col("code").cast(pl.String).replace("3", "X3")
-    )
-    dataset = recsys.prepare(coded, out=tmp_path / "data", where="code != '2' and timestamp > 0")
-    model = train("coded", dataset, head={"kind": "dot_product"})
-    digits = coded.filter(pl.col("user_id").is_in([7, 14]), pl.col("code") != "X3")
-    right = model.recommend(digits, k=3)
-    digits.write_csv(tmp_path / "digits.csv")
-    assert_frame_equal(model.recommend(tmp_path / "digits.csv", k=3), right)
-    floats = digits.with_columns(pl.col("code").cast(pl.Float64))
-    assert_frame_equal(model.recommend(floats, k=3), right)
-    before = dataset.manifest.counts["interactions"]
-    twos = digits.with_columns(pl.col("timestamp") + DAY, code=2)
-    assert recsys.append(twos, dataset.path).manifest.counts["interactions"] == before
-    assert "holds for none" in caplog.text
-    assert "nothing is added" in caplog.text
-    digits.with_columns(pl.col("timestamp") + DAY).write_csv(tmp_path / "day.csv")
-    grown = recsys.append(tmp_path / "day.csv", dataset.path)
-    assert grown.manifest.counts["interactions"] == before + digits.filter(code="1").height
 
 
 def test_times_are_put_on_the_scale_of_the_log(
@@ -395,30 +305,3 @@ def test_a_forked_process_says_that_it_would_wait_for_ever(plain: recsys.Recomme
         for call, argument in calls:
             with pytest.raises(recsys.InputError, match=r"get_context\('spawn'\)"):
                 pool.apply_async(call, (argument,)).get(timeout=60)
-
-
-@pytest.mark.slow
-def test_the_server_puts_times_on_the_scale_of_the_log(
-    timed: recsys.Recommender, log: pl.DataFrame
-) -> None:
-    """A purchase of a moment ago comes after those of the dataset, in whatever unit it is told."""
-    after, at = BEGIN + 20 * DAY, BEGIN + 30 * DAY
-    date = datetime.fromtimestamp(after / 1000, UTC).isoformat()
-    folders = timed.bundle.path.resolve(), "--data", Path("timed").resolve()
-    with process(*folders) as server:
-        answers = [
-            server.answer(
-                "/v1/recommend",
-                {"user_id": 7, "history": [1001], "times": [time], "at": when, "k": 3},
-            )
-            for time, when in ((after, at), (date, at // 1000), (after // 1000, at))
-        ]
-    assert answers[0][0] == 200
-    assert answers == [answers[0]] * 3
-    rows = (
-        log.filter(user_id=7)
-        .select("user_id", "item_id", "timestamp")
-        .vstack(pl.DataFrame({"user_id": [7], "item_id": [1001], "timestamp": [after]}))
-    )
-    right = timed.recommend(rows, k=3, at=at)["item_id"].to_list()
-    assert [item["item_id"] for item in answers[0][1]["items"]] == right

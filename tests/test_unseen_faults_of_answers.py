@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 import recsys
 from recsys import PreparedDataset, Recommender
 from tests.helpers.server_process import Process, process
-from tests.small_models import ACTIONS, HISTORIES, ITEMS, LOG, command, train
+from tests.small_models import ACTIONS, HISTORIES, ITEMS, LOG, train
 
 USERS = list(HISTORIES)
 
@@ -153,14 +153,3 @@ def test_users_of_another_dataset_have_the_items_of_their_ids(
         assert by_item(ask(server, "score", user_id=user, candidates=ITEMS)) == expected
         why, theirs = model.explain(log, ITEMS[0]), model.explain(user=user, item=ITEMS[0])
         assert_frame_equal(why, theirs)
-
-
-def test_a_model_is_evaluated_on_another_dataset_by_the_ids_of_its_items(
-    bundle: Path, data: PreparedDataset, other_data: PreparedDataset
-) -> None:
-    """The further users of the other dataset have no targets: the figures are the same."""
-    own, other = (
-        command("evaluate", bundle, "--data", given.path, "--part", "valid")
-        for given in (data, other_data)
-    )
-    assert other == own

@@ -17,7 +17,7 @@ from scipy.special import logsumexp, softmax
 
 import recsys
 from recsys import PreparedDataset
-from recsys.serving.calibration import fit_temperature
+from recsys.serving.calibration import temperature_of
 from tests.small_models import HISTORIES, ITEMS, LOG, WINDOW, command, train
 
 if TYPE_CHECKING:
@@ -108,13 +108,11 @@ def temperature_by_hand(scores: NDArray[np.float64], targets: list[int]) -> floa
     return float(np.exp(minimize_scalar(log_loss, (-3.0, 3.0)).x))
 
 
-def test_the_temperature_is_that_of_the_validation_targets(
-    attention: Run, data: PreparedDataset
-) -> None:
+def test_the_temperature_is_that_of_the_validation_targets(attention: Run) -> None:
     histories, targets = before(2)
     expected = temperature_by_hand(scores_of(attention.bundle, histories), targets)
-    shown = command("calibrate", attention.bundle, "--data", data.path)
-    assert [row["temperature"] for row in shown[1::2]] == pytest.approx([expected] * 2, rel=1e-2)
+    fitted = recsys.load(attention.bundle).bundle.manifest.temperature
+    assert fitted == pytest.approx(expected, rel=1e-2)
 
 
 class NeverTheFirst:
@@ -132,16 +130,15 @@ class NeverTheFirst:
 
 
 def test_what_is_never_recommended_does_not_count_in_the_temperature(
-    attention: Run, data: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+    attention: Run, data: PreparedDataset
 ) -> None:
     histories, targets = before(2)
     assert 0 in targets
     scores = scores_of(attention.bundle, histories)[np.array(targets) > 0, 1:]
     expected = temperature_by_hand(scores, [target - 1 for target in targets if target])
-    bundle = recsys.load(attention.bundle).bundle
-    scorer = NeverTheFirst(bundle.scorer)
-    monkeypatch.setattr(type(bundle), "scorer", property(lambda _: scorer))
-    assert fit_temperature(bundle, data) == pytest.approx(expected, rel=1e-2)
+    scorer = NeverTheFirst(recsys.load(attention.bundle).bundle.scorer)
+    found = temperature_of(scorer, data.holdout("valid", "unknown"), seed=0)
+    assert found == pytest.approx(expected, rel=1e-2)
 
 
 def test_probabilities_are_those_among_all_items(attention: Run) -> None:
@@ -155,17 +152,6 @@ def test_probabilities_are_those_among_all_items(attention: Run) -> None:
     np.testing.assert_allclose(some.reshape(-1, 2), probabilities[:, 4:6], rtol=1e-4)
     allowed = model.recommend(HISTORIES, k=1, allow=ITEMS[4:5], probabilities=True)["probability"]
     np.testing.assert_allclose(allowed, probabilities[:, 4], rtol=1e-4)
-
-
-def test_a_tie_is_as_many_hits_as_chance_would_have(tmp_path: Path) -> None:
-    """All items are as popular: each is the target as often as its probability says."""
-    rows = [(user, (user + place) % 12, place) for user in range(24) for place in range(5)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    data = recsys.prepare(log, out=tmp_path / "data")
-    run = train(data, "popularity", "baseline=popularity", "model={}")
-    shown = command("calibrate", run.bundle, "--data", data.path)
-    assert [row["calibration_error"] for row in shown] == pytest.approx([0] * 4, abs=1e-6)
-    assert [row["log_loss"] for row in shown] == pytest.approx([np.log(12)] * 4, abs=1e-6)
 
 
 # --- ONNX ----------------------------------------------------------------------------------------

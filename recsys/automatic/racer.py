@@ -20,11 +20,11 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.fit import CALIBRATING
 from recsys.experiments.results import Phases
 from recsys.inference.catalogue import Catalogue
 from recsys.model.models import Model
 from recsys.reports.run_page import RacePoint
+from recsys.serving.calibration import CALIBRATING
 from recsys.training.checkpoints import TrainingState
 from recsys.training.curve import MONITOR, Curve
 from recsys.training.device import training_device, with_precision

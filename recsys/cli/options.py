@@ -340,7 +340,7 @@ def open_beside(
     Raises:
         InputError: one cannot be opened, or the bundle may not be evaluated on the dataset.
     """
-    from recsys.serving.calibration import for_evaluation
+    from recsys.serving.bundle import for_evaluation
 
     opened = open_bundle(bundle)
     dataset = for_evaluation(opened, PreparedDataset.open(data), part)

@@ -23,6 +23,7 @@ from recsys.experiments.results import Results, Run, headline_metrics
 from recsys.folders.atomic import new_folder
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.artifacts import FIT_SECONDS, TUNE_SECONDS
 from recsys.tracking.tracker import git_commit, track
@@ -162,9 +163,13 @@ def fit_baseline_bundle(
             results.log_alone(tracker, seconds)
         else:
             with new_folder(out) as folder:
-                fitted, path = FittedBaseline(name, scorer), folder / artifacts.BUNDLE
+                before = baseline.fit(dataset, "valid", chosen) if refit else scorer
+                valid = dataset.holdout("valid", evaluation.request_time)
                 ModelBundle.write(
-                    path, fitted, experiment, dataset, trained_on, git_commit(), name=answer
+                    *(folder / artifacts.BUNDLE, FittedBaseline(name, scorer), experiment, dataset),
+                    *(trained_on, git_commit()),
+                    temperature=temperature_of(before, valid, experiment.seed),
+                    name=answer,
                 )
                 results.save(folder)
             results.log(tracker, out, seconds)

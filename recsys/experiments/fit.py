@@ -50,9 +50,6 @@ from recsys.training.refit import Fitted, with_enough_epochs
 
 logger = logging.getLogger(__name__)
 
-CALIBRATING = 500
-"""Histories that the temperature is fitted on; `recsys calibrate` takes more."""
-
 
 def fit(
     experiment: Experiment,
@@ -322,11 +319,11 @@ def final_scorer(
     """
     _, valid = fitted.curve.validated()
     model = model_scorer(fitted.model, experiment)
-    some = held_out.valid.sample(CALIBRATING, experiment.seed)
     if experiment.count_ensemble is None:
         validated = model_scorer(fitted.validated_model(experiment, dataset), experiment)
-        return FinalScorer(model, None, valid, valid, temperature_of(validated, some))
+        temperature = temperature_of(validated, held_out.valid, experiment.seed)
+        return FinalScorer(model, None, valid, valid, temperature)
     with stage(f"weighing counts of {experiment.name}", None, progress):
         weighed = fit_count_ensemble(experiment, dataset, held_out, fitted)
-    temperature = temperature_of(weighed.validated, some)
+    temperature = temperature_of(weighed.validated, held_out.valid, experiment.seed)
     return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)

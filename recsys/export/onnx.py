@@ -40,13 +40,11 @@ from recsys.model.encoder import TimesRead
 from recsys.model.heads import Head, LastRepresentation
 from recsys.model.models import Model, ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import for_evaluation
+from recsys.serving.bundle import ModelBundle, for_evaluation
 
 ENCODER, HEAD = "encoder.onnx", "head.onnx"
-_ELEMENTS = 1 << 22
-"""The elements that the head holds at once, about."""
-_TOKENS = 1 << 12
+_ELEMENTS, _TOKENS = 1 << 22, 1 << 12
+"""The elements that the head holds, and the tokens that the encoder reads, at once, about."""
 _TOLERANCE = 1e-4
 _LARGEST_FILE = 1 << 30
 """Bytes of weights above which they are files of their own: one of a graph may not exceed 2 GiB."""
@@ -64,11 +62,9 @@ class ExportManifest(FolderManifest):
     bundle: str
     """The digest of the bundle's manifest."""
     experiment: str
-    """The name of the experiment that trained the model."""
     model: str
-    """The family of the model."""
     git_commit: str | None
-    """The commit of the code that trained the model."""
+    """Name, family and commit of what trained the model."""
     num_items: int
     """Size of the catalogue, I: entry i of items.json, counted from 0, is item token i + 1."""
     max_sequence_length: int
@@ -104,9 +100,6 @@ def export_onnx(
         out: the folder.
         int8: round the weights to 8 bits.
         dataset: the dataset whose test targets NDCG@10 is measured on; not measured if None.
-
-    Returns:
-        The manifest that was written.
 
     Raises:
         InputError: the model has no ONNX graph, the graphs differ from torch by more than 1e-4, the
@@ -156,11 +149,7 @@ def export_onnx(
 
 
 def _exportable(bundle: ModelBundle) -> Model:
-    """Return the model of a bundle that ONNX graphs can replace.
-
-    Raises:
-        InputError: they cannot.
-    """
+    """Return the model of a bundle; raise an error if it has no graph."""
     reason = None
     if bundle.trained is None:
         reason = f"the baseline {bundle.experiment.baseline} counts, and has no graph"
@@ -244,48 +233,40 @@ def _plain_items(model: Model) -> Iterator[Model]:
         model.items = items
 
 
+@torch.no_grad()
 def _write_graphs(model: Model, longest: int, folder: Path) -> None:
     # Dimensions of 1 would be taken for constants.
     inputs, candidates = _draw(model, [min(longest, 7), max(1, min(longest, 7) - 3)], 5)
     encoder, head = EncoderGraph(model).eval(), HeadGraph(model.items, model.head).eval()
-    with torch.no_grad():
-        last = encoder(**inputs)
+    last = encoder(**inputs)
     names = ["state", "keys", "values"][: len(last)]
-    of_histories = {
+    axes = {
         "items": {0: "batch", 1: "length"},
         "lengths": {0: "batch"},
         "times": {0: "batch", 1: "length_plus_one"},
     }
-    of_last = tuple(
-        {0: "batch", 2: "length"} if tensor.dim() == 4 else {0: "batch"} for tensor in last
-    )
-    graphs: list[tuple[nn.Module, tuple[object, ...], list[str], list[str], tuple[object, ...]]] = [
-        (
-            *(encoder, tuple(inputs.values()), [*inputs], names),
-            tuple(of_histories[name] for name in inputs),
-        ),
-        (
-            *(head, (candidates, inputs["lengths"], last)),
-            *(["candidates", "lengths", *names], ["scores"]),
-            ({0: "batch", 1: "candidates"}, {0: "batch"}, of_last),
-        ),
-    ]
-    for name, (graph, given, input_names, outputs, shapes) in zip(
-        (ENCODER, HEAD), graphs, strict=True
-    ):
-        with torch.no_grad():
-            program = torch.onnx.export(
-                graph,
-                given,
-                input_names=input_names,
-                output_names=outputs,
-                dynamic_shapes=shapes,
-                dynamo=True,
-                verbose=False,
-            )
+    of_last = [{0: "batch", 2: "length"} if tensor.dim() == 4 else {0: "batch"} for tensor in last]
+
+    def save(
+        name: str, graph: nn.Module, given: Sequence[object], inputs: list[str], *shapes: object
+    ) -> None:
+        program = torch.onnx.export(
+            graph,
+            tuple(given),
+            input_names=inputs,
+            output_names=names if graph is encoder else ["scores"],
+            dynamic_shapes=shapes,
+            dynamo=True,
+            verbose=False,
+        )
         assert program is not None  # noqa: S101 - without a file name, it is returned
         weights = sum(weight.numel() * 4 for weight in graph.state_dict().values())
         program.save(str(folder / name), external_data=weights > _LARGEST_FILE)
+
+    save(ENCODER, encoder, [*inputs.values()], [*inputs], *(axes[name] for name in inputs))
+    given = candidates, inputs["lengths"], last
+    shapes = {0: "batch", 1: "candidates"}, axes["lengths"], tuple(of_last)
+    save(HEAD, head, given, ["candidates", "lengths", *names], *shapes)
 
 
 @torch.no_grad()
@@ -323,30 +304,21 @@ def _ndcg(scorer: OnnxScorer, bundle: ModelBundle, dataset: PreparedDataset) -> 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the notes of the exporter and of the quantiser, which a user cannot act on."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", None)]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+    finally:
+        logging.disable(before)
 
 
 Arrays = Sequence[NDArray[np.generic]]
 
 
 class OnnxScorer:
-    """Scores of the two graphs of an export.
-
-    Args:
-        folder: the export.
-        num_items: I.
-        max_sequence_length: the number of latest items of a history that are read.
-    """
+    """Scores of the two graphs of an export, of I items and the latest items of a history."""
 
     def __init__(self, folder: Path, num_items: int, max_sequence_length: int) -> None:
         self._encoder, self._head = session(folder / ENCODER), session(folder / HEAD)
@@ -371,11 +343,8 @@ class OnnxScorer:
             step = max(1, _ELEMENTS // (len(rows) * sum(part[0].size for part in last)))
             for start in range(0, width, step):
                 columns = slice(start, start + step)
-                if candidates is None:
-                    tokens = np.broadcast_to(
-                        everything[columns], (len(rows), len(everything[columns]))
-                    )
-                else:
+                tokens = everything[columns][None].repeat(len(rows), 0)
+                if candidates is not None:
                     tokens = candidates[rows, columns].astype(np.int64)
                 found = self.score_encoded(tokens, batch.lengths, last)
                 scores[rows, columns] = np.where(tokens == PAD, -np.inf, found)
@@ -389,14 +358,8 @@ class OnnxScorer:
         self, candidates: NDArray[np.generic], lengths: NDArray[np.generic], last: Arrays
     ) -> NDArray[np.float32]:
         """Run the head: scores [B, C] of candidates [B, C]."""
-        names = [value.name for value in self._head.get_inputs()]
-        states = [name for name in names if name not in ("candidates", "lengths")]
-        inputs = {
-            "candidates": candidates,
-            "lengths": lengths,
-            **dict(zip(states, last, strict=True)),
-        }
-        (scores,) = run(self._head, inputs)
+        names = ("candidates", "lengths", "state", "keys", "values")
+        (scores,) = run(self._head, dict(zip(names, (candidates, lengths, *last), strict=False)))
         return scores  # type: ignore[return-value]
 
 

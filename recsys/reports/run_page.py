@@ -39,8 +39,7 @@ from recsys.reports.comparison_page import (
 )
 from recsys.reports.pages import Cell, Section, Table, render
 from recsys.reports.statistics import ALPHA, PairedResult
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import for_evaluation
+from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import UserHistories
 from recsys.serving.recommender import Recommender

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
 
@@ -28,14 +27,13 @@ from recsys.server.schemas import (
     RecommendRequest,
     ScoreRequest,
     SimilarRequest,
-    Time,
     User,
 )
 from recsys.server.telemetry import FACTS, Metrics
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.histories import UserHistories, Visitor
+from recsys.serving.histories import UserHistories
 from recsys.serving.index import BundleIndex
-from recsys.serving.raw_values import ids_of_one_kind
+from recsys.serving.raw_values import id_series
 from recsys.serving.recommender import Recommender
 
 logger = logging.getLogger(__name__)
@@ -85,12 +83,19 @@ class Query:
     """A request whose user and items were read."""
 
     asked: Any
-    user: Visitor
     options: dict[str, Any]
     items: Sequence[Id] = ()
     """The items asked about that are in the catalogue, as it has them."""
     unknown: Sequence[Id] = ()
     """The others."""
+    log: UserHistories | None = None
+    """What was read of the rows of a log."""
+
+    @property
+    def kind(self) -> tuple[bool, ...]:
+        """What users have in common whose histories are read together."""
+        asked = self.asked
+        return asked.user_id is None, bool(asked.history), asked.times is None, asked.at is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,16 +122,16 @@ class ServedModel:
         place = stored_at(settings.bundle, settings.tracking)
         folder = bundle_folder(settings.bundle, settings.tracking)
         state = _folder_state(folder, settings)
-        bundle = ModelBundle.open(folder)
+        states = StateCache(settings.cache_bytes)
+        bundle = replace(ModelBundle.open(folder), states=states)
         if settings.gpu:
             bundle.move_to_gpu()
         index = None if settings.index is None else BundleIndex.open(settings.index, bundle)
         dataset = None if settings.data is None else PreparedDataset.open(settings.data)
-        states = StateCache(settings.cache_bytes)
-        recommender = Recommender(bundle, dataset, index=index, states=states)
+        recommender = Recommender(bundle, dataset, index=index)
         model = cls(recommender, settings, folder, place, state)
         if dataset is not None:
-            _ = recommender.known.rows(dataset.user_ids[:1])
+            recommender.reader.rows(dataset.user_ids[:1])
         if bundle.times == "none" and not bundle.encoders.reads_inputs:
             item = bundle.vocabulary.ids[0]
             model.answer([model.read(RecommendRequest(history=[item], k=1, seen="allow"))])
@@ -152,93 +157,64 @@ class ServedModel:
         """Check what a request says of its user and its items.
 
         Raises:
-            InputError: the fields contradict each other; the user or an item is unknown; a time is
-                no time; see `ModelBundle.read_histories` for the rows of a log.
+            InputError: the fields contradict each other; the user or an item is unknown; see
+                `HistoryReader.read` for the rows of a log.
         """
         options = {name: getattr(asked, name) for name in _OPTIONS if hasattr(asked, name)}
-        for name in ("allow", "deny"):
-            if options.get(name):
-                options[name] = ids_of_one_kind(options[name])
         items: Sequence[Id] = ()
         unknown: Sequence[Id] = ()
         if isinstance(asked, ExplainRequest | SimilarRequest):
             items, unknown = self._known([asked.item_id], strict=True)
         elif isinstance(asked, ScoreRequest):
             items, unknown = self._known(asked.candidates, strict=asked.strict)
-        user = self.visitor(asked) if isinstance(asked, User) else Visitor()
-        return Query(asked, user, options, items, unknown)
+        log = self._read_user(asked) if isinstance(asked, User) else None
+        return Query(asked, options, items, unknown, log)
 
     def _known(self, ids: Sequence[Id], *, strict: bool) -> tuple[list[Id], list[Id]]:
         """Return those of some items that are in the catalogue, as it has them, and the others."""
-        tokens = self.bundle.vocabulary.encode(ids_of_one_kind(ids))
+        tokens = self.bundle.vocabulary.encode(id_series(ids, "items"))
         unknown = [item for item, token in zip(ids, tokens.tolist(), strict=True) if not token]
         if len(unknown) == len(ids) or (strict and unknown):
             raise InputError(f"item {one_line(repr(unknown[0]), 60)} is not in the catalogue")
         return self.bundle.vocabulary.decode(tokens[tokens > 0]).to_list(), unknown
 
-    def visitor(self, asked: User) -> Visitor:
-        """Return the user of a request; a log is read, which takes milliseconds."""
-        at = None if asked.at is None else self._time("at", asked.at)
+    def _read_user(self, asked: User) -> UserHistories | None:
+        """Check the user of a request, and read the rows of a log, which takes milliseconds."""
         if asked.log is not None:
             if asked.history is not None or asked.user_id is not None:
                 raise InputError("log: give no history and no user_id with it")
-            return Visitor(log=self._read_log(asked.log), at=at)
+            return self._read_log(asked.log)
         if asked.history is None and asked.user_id is None:
             raise InputError("give the history, the log or the user_id of a user")
-        items, times = asked.history or [], None
-        if items and self.bundle.encoders.reads_inputs:
-            columns = ", ".join(self.bundle.encoders.input_columns)
-            raise InputError(
-                f"history: the model reads {columns} too: give the user's rows of the log, with "
-                "these columns, as log"
-            )
-        if asked.times is not None:
-            if len(asked.times) != len(items):
-                raise InputError(
-                    f"times: one for each of the {len(items)} items, not {len(asked.times)}"
-                )
-            times = np.array([self._time("times", time) for time in asked.times], dtype=np.int64)
-            order = np.argsort(times, kind="stable")
-            items, times = [items[row] for row in order], times[order]
-        row = None if asked.user_id is None else self._row(asked.user_id)
-        return Visitor(row, items, times, at)
-
-    def _row(self, user: Id) -> int:
-        """Return the row of a user in the dataset."""
-        if self.recommender.dataset is None:
-            raise InputError(
-                "user_id: users are looked up in a prepared dataset, and the server has none: "
-                "recsys serve BUNDLE --data DATA"
-            )
-        try:
-            return int(self.recommender.known.rows([user])[0])
-        except InputError as error:  # whose message names others
-            shown = one_line(repr(user), 60)
-            raise InputError(f"user_id {shown} is not in the dataset") from error
+        if asked.user_id is not None:
+            self.recommender.reader.rows([asked.user_id])  # raises if it is unknown
+        return None
 
     def _read_log(self, rows: list[dict[str, Any]]) -> UserHistories:
         """Read the rows of a raw log of one user by the rules of the training data."""
         if not rows:
-            return self.bundle.read_histories([[]])
+            return self.recommender.read_histories([[]])
         trained = self.bundle.experiment.data.columns or Columns()
         try:
             log = pl.DataFrame(rows, infer_schema_length=None)
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
             raise InputError("log: the values of a column are not of one kind") from error
         user = trained.user_id if trained.item_id in log.columns else "user_id"
-        read = self.bundle.read_histories(log.with_columns(pl.lit("user").alias(user)))
-        return replace(read, user_ids=pl.Series([0]))
+        return self.recommender.read_histories(log.with_columns(pl.lit("user").alias(user)))
 
-    def _time(self, name: str, time: Time) -> int:
-        """Return a time on the scale of the training log."""
-        shown = one_line(repr(time), 60)
-        try:
-            value = self.bundle.time_scale.value(time, name)
-        except InputError as error:
-            raise InputError(f"{name}: {shown}: a number or an ISO 8601 date") from error
-        if not -(1 << 63) <= value < 1 << 63:
-            raise InputError(f"{name}: {shown} is out of range")
-        return value
+    def _users(self, queries: Sequence[Query]) -> UserHistories:
+        """Read the histories of queries [B] of one kind, as users 0, 1, …."""
+        asked, reader = [query.asked for query in queries], self.recommender.reader
+        first, users = asked[0], queries[0].log
+        if users is None:
+            users = reader.read(
+                [request.history or [] for request in asked],
+                None if first.user_id is None else [request.user_id for request in asked],
+                None if first.times is None else [request.times for request in asked],
+            )
+        users = replace(users, user_ids=pl.Series(range(len(asked))))
+        at = None if first.at is None else [request.at for request in asked]
+        return reader.with_request_time(users, at)
 
     # --- Answering ---
 
@@ -248,7 +224,7 @@ class ServedModel:
         if isinstance(first.asked, SimilarRequest):
             best = self.recommender.similar_items(first.items[0], first.asked.k)
             return [{"items": best.select("item_id", "similarity", "rank").to_dicts()}]
-        users = self.recommender.read_visitors([query.user for query in queries])
+        users = self._users(queries)
         if isinstance(first.asked, ExplainRequest):
             return [self._explain(first, users)]
         rows: Any
@@ -330,7 +306,7 @@ class Service:
         self.metrics.serves(model.bundle)
 
     def _observe(self, key: Any, size: int, seconds: float, waited: float) -> None:
-        self.metrics.batched(key[0], size, seconds, waited, self.model.recommender.states)
+        self.metrics.batched(key[0], size, seconds, waited, self.model.bundle.states)
         self.metrics.waiting.set(self.thread.waiting)
 
     async def ask(self, question: str, asked: Any) -> dict[str, Any]:
@@ -341,8 +317,8 @@ class Service:
         else:
             query = await asyncio.to_thread(model.read, asked)
         shared: Hashable = object()
-        if isinstance(asked, RecommendRequest | ScoreRequest) and query.user.log is None:
-            shared = (model, query.user.kind, str(query.options))
+        if isinstance(asked, RecommendRequest | ScoreRequest) and query.log is None:
+            shared = (model, query.kind, str(query.options))
         answer: dict[str, Any] = await self.thread.ask((question, shared), query, model.answer)
         return answer
 

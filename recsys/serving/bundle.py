@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -23,8 +23,9 @@ from recsys.baselines.saved import LARGEST_VALUE, FittedBaseline, load_baseline,
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.columns import plain_name
 from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors
+from recsys.data.histories import PAD
 from recsys.data.manifest import read_own_table
-from recsys.data.prepared import PreparedDataset, TrainedOn
+from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, checked_path, one_line
 from recsys.folders.atomic import new_folder
@@ -37,8 +38,7 @@ from recsys.machine import keep_freed_memory
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import Head
 from recsys.model.models import Model
-from recsys.serving.histories import OneHistory, RawHistories, UserHistories, one_user_source
-from recsys.serving.raw_values import RequestTime, TimeScale
+from recsys.serving.raw_values import TimeScale
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,6 @@ class ServingProtocol(Section):
     """The rules that the model was trained under and recommends by."""
 
     split: str
-    """The split, as `recsys.config` writes it."""
     seen: Literal["filter", "allow"]
     """Whether items of a user's history are filtered from recommendations."""
     trained_on: TrainedOn
@@ -55,12 +54,10 @@ class ServingProtocol(Section):
 
 
 class EarlierBundle(Section):
-    """A bundle that another one was made of."""
+    """A bundle that another one was made of, by the SHA-256 of its manifest."""
 
     path: str
-    """Its folder."""
     digest: str | None
-    """The SHA-256 of its manifest."""
 
 
 class BundleManifest(FolderManifest):
@@ -73,26 +70,23 @@ class BundleManifest(FolderManifest):
     format: Literal["recsys.bundle"] = "recsys.bundle"
     format_version: int = current_version
     dataset_fingerprint: str
-    """The fingerprint of the prepared dataset that the model was trained on."""
     num_items: int
     """Size of the catalogue, I."""
     protocol: ServingProtocol
     git_commit: str | None
     """The commit of the code that trained the model; None if unknown."""
     trained_until: int | None = None
-    """The time of the newest interaction that the weights were trained on, on the scale of the log;
-    None if unknown."""
+    """The time of the newest interaction that the weights were trained on, as in the log."""
     usual_gap: int | None = None
-    """The median time between two successive interactions of a user, on the scale of the log; None
-    if unknown."""
+    """The median time between two successive interactions of a user, on the scale of the log."""
     started_from: EarlierBundle | None = None
     """The bundle whose weights the training started from; None if they were random."""
     extended_from: EarlierBundle | None = None
-    """The bundle to whose catalogue items were added without training; None if there is none."""
+    """The bundle to whose catalogue items were added without training."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What scores are divided by for calibrated probabilities; None if none was fitted."""
     name: str | None = None
-    """What the model is, in words, where an automatic run chose it; else None."""
+    """What the model is, in words, where an automatic run chose it."""
 
 
 WEIGHTS, CONFIG, ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
@@ -129,16 +123,18 @@ def read_items(path: Path, num_items: int) -> pl.DataFrame:
     """Read the item table of a bundle.
 
     Raises:
-        InputError: it cannot be read, or has not so many items with an id of their own and a count.
+        InputError: it cannot be read, or is not of so many items with an id and a count.
     """
     table = read_own_table(path, ("item_id", "count"))
     ids, counts = table["item_id"], table["count"]
-    if not len(table) == num_items > 0:
-        raise InputError(f"{path}: {len(table)} items, not the {num_items} of the manifest")
-    if ids.dtype not in (pl.Int64, pl.String) or ids.null_count() or not ids.is_unique().all():
-        raise InputError(f"{path}: item_id must be unique integers or text, and none missing")
-    if not counts.dtype.is_integer() or counts.null_count() or counts.min() < 0:  # type: ignore[operator]
-        raise InputError(f"{path}: count must be whole numbers from 0, and none missing")
+    if not (
+        len(table) == num_items > 0
+        and ids.dtype in (pl.Int64, pl.String)
+        and ids.drop_nulls().n_unique() == num_items
+        and counts.dtype.is_integer()
+        and not counts.null_count()
+    ):
+        raise InputError(f"{path}: not {num_items} unique ids, integers or text, with counts")
     return table
 
 
@@ -146,49 +142,29 @@ def load_weights(model: Model, path: Path) -> None:
     """Give a model the weights of a file.
 
     Raises:
-        InputError: the file cannot be read, or its weights do not fit the model.
+        InputError: the file cannot be read, its weights do not fit the model, or are not finite.
     """
     try:
         weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
-    made = model.state_dict()
-    expected = {name: tuple(weight.shape) for name, weight in made.items()}
-    constants = {
-        f"{place}.{name}"
-        for place, module in model.named_modules()
-        for name, _ in module.named_buffers(recurse=False)
-    }
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise InputError(
-                f"{path}: weight {name!r} is {found.get(name, 'missing')}, but the config makes it "
-                f"{expected.get(name, 'unknown')}"
-            )
-        weight, own = weights[name], made[name]
-        if weight.dtype != own.dtype:
-            raise InputError(f"{path}: weight {name!r} is {weight.dtype}, not {own.dtype}")
-        if name in constants and not torch.allclose(weight, own):
-            raise InputError(
-                f"{path}: {name!r} is {weight.tolist()}, but the config makes it {own.tolist()}"
-            )
+        model.load_state_dict(weights)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InputError(f"{path}: cannot be read as weights: {one_line(error, 300)}") from error
+    for name, weight in weights.items():
         lowest, highest = weight.aminmax() if weight.numel() else (0, 0)
         if not (lowest > -LARGEST_VALUE and highest < LARGEST_VALUE):  # NaN too
             raise InputError(
                 f"{path}: weight {name!r} must be finite and below {LARGEST_VALUE:g}, not from "
                 f"{lowest:g} to {highest:g}"
             )
-    model.load_state_dict(weights)
 
 
 _NAMES = (
     *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),
     *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname", "description"),
 )
-"""Names of such columns, without case, blanks and marks."""
-_LONGEST = 80
-"""Letters of a name, on average."""
+"""Names of columns that name items, without case, blanks and marks."""
+_LONGEST_NAME = 80
+"""Letters of a name, on average; longer texts are descriptions."""
 
 
 def name_columns(item_table: pl.DataFrame) -> list[str]:
@@ -199,16 +175,10 @@ def name_columns(item_table: pl.DataFrame) -> list[str]:
     """
     columns = {plain_name(name): name for name in item_table.columns}
     exact = [columns[name] for name in ("name", "title") if name in columns]
-    others = [columns[name] for name in _NAMES if name in columns]
-    return exact or [name for name in others if _is_short_text(item_table[name])][:1]
-
-
-def _is_short_text(column: pl.Series) -> bool:
-    """Return whether a column may name items: no lists, and no texts of several sentences."""
-    if column.dtype != pl.String:
-        return False
-    letters = column.str.len_chars().drop_nulls().to_numpy()
-    return len(letters) > 0 and float(letters.mean()) <= _LONGEST
+    texts = item_table.select(pl.col(pl.String).str.len_chars().mean())
+    short = [name for name in texts.columns if 0 < (texts[name][0] or 0) <= _LONGEST_NAME]
+    others = [columns[name] for name in _NAMES if columns.get(name) in short]
+    return exact or others[:1]
 
 
 def model_scorer(
@@ -225,47 +195,19 @@ def model_scorer(
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
 
 
-_TASKS = Path("/proc/self/task")
-_threads = {"at the fork": False, "lost": False}
-"""Whether polars had threads when this process was forked, in the parent and in the child."""
+_opened_in: list[int] = []
+"""The process that opened the first bundle; a fork has it too, and none of its threads."""
 
 
-def refuse_lost_threads() -> None:
-    """Refuse to work in a process that would wait for ever.
-
-    Raises:
-        InputError: it was forked from one in which polars had begun to work.
-    """
-    if _threads["lost"]:
+def refuse_fork() -> None:
+    """Raise an `InputError` in a fork of a process that had opened a bundle: it would hang."""
+    if _opened_in and _opened_in[0] != os.getpid():
         raise InputError(
-            "this process was forked from one that had used a model or a dataset, whose threads a "
-            "fork does not copy: start processes by multiprocessing.get_context('spawn')"
+            "this process was forked from one that had used a model, whose threads a fork does not "
+            "copy: start processes by multiprocessing.get_context('spawn')"
         )
 
 
-def _look() -> None:
-    # Without /proc, nobody knows; forking beside threads is not supported there anyway.
-    tasks = list(_TASKS.iterdir()) if _TASKS.exists() else []
-    _threads["at the fork"] = not tasks or any(_name(task) == "polars-0" for task in tasks)
-
-
-def _name(task: Path) -> str:
-    try:
-        return (task / "comm").read_text().strip()
-    except OSError:  # the thread has ended
-        return ""
-
-
-def _lose() -> None:
-    _threads["lost"] |= _threads["at the fork"]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_look, after_in_child=_lose)
-
-
-_IMPOSSIBLE = (LookupError, RecursionError, TypeError, ValueError, pl.exceptions.PolarsError)
-"""What opening raises of a bundle with right digests and a content that nobody foresaw."""
 USUAL_K = 10
 """Items that are recommended where nobody says how many."""
 
@@ -278,18 +220,17 @@ class ModelBundle:
     manifest: BundleManifest
     experiment: Experiment
     trained: Model | None
-    """The trained model, on the CPU until `use_gpu`, in evaluation mode; None if there is a
-    baseline."""
+    """The trained model, on the CPU until `use_gpu`; None if there is a baseline."""
     item_table: pl.DataFrame
     """I rows, token 1 first: item_id, features but for vectors, count (of its interactions)."""
     count_ensemble: CountEnsemble | None = None
-    """The count ensemble whose scores are added to the model's; None if there is none."""
+    """Its scores are added to the model's."""
     encoders: Encoders = NO_ENCODERS
-    """The encoders of the features that the model reads."""
     vectors: ItemVectors = field(default_factory=dict)
-    """The vectors of the items that the model reads, memory-mapped."""
+    """The encoders of the features, and the vectors of items (memory-mapped), that it reads."""
     baseline: Scorer | None = None
-    """The baseline, if there is no trained model."""
+    states: StateCache | None = None
+    """Keeps encoded histories between calls, for one thread at a time; none are kept if None."""
 
     @classmethod
     def write(  # noqa: PLR0913, PLR0917 - all that a folder holds
@@ -305,21 +246,10 @@ class ModelBundle:
         temperature: float | None = None,
         name: str | None = None,
     ) -> ModelBundle:
-        """Write a bundle folder atomically and open it.
+        """Write a bundle folder atomically and open it; an existing bundle is replaced.
 
-        An existing bundle is replaced. The same arguments give the same bytes.
-
-        Args:
-            path: the folder.
-            answer: the trained model, which is not changed, or the baseline.
-            experiment: all settings.
-            dataset: the training data; an item feature named count is overwritten.
-            trained_on: the parts of the split that the weights were trained on.
-            git_commit: the commit of the code that trained it.
-            count_ensemble: counts of the same parts, whose scores are added.
-            encoders: the encoders of the features that the model reads.
-            temperature: that of calibrated probabilities.
-            name: what the model is, in words.
+        The same arguments give the same bytes. For them see `BundleManifest` and the fields of a
+        bundle; an item feature named count is overwritten.
 
         Raises:
             InputError: the path holds something else, or cannot be written.
@@ -358,29 +288,19 @@ class ModelBundle:
         """Open a folder that `write` wrote, or the folder of a run that contains it.
 
         Raises:
-            InputError: the folder is no bundle or has another format version, a file is not as it
-                was written, or the weights do not fit the config.
+            InputError: it is no bundle or of another version, or a file is not as it was written.
         """
-        refuse_lost_threads()
+        refuse_fork()
+        _opened_in[:] = [os.getpid()]
         path = checked_path(path)
         if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
             path /= "bundle"  # of a run's folder
-        try:
-            return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
-        except InputError:
-            raise
-        except _IMPOSSIBLE as error:
-            reason = one_line(error, 300)
-            raise InputError(f"{path}: cannot be read as a model bundle: {reason}") from error
+        return BundleManifest.load(path, lambda manifest: cls._load(path, manifest))
 
     @classmethod
     def _load(cls, path: Path, manifest: BundleManifest) -> ModelBundle:
         """Load the files of a folder that was checked against its manifest."""
-        experiment = load_experiment(path / CONFIG) if CONFIG in manifest.files else None
-        answer = WEIGHTS if experiment is None or experiment.baseline is None else BASELINE
-        if unlisted := {answer, CONFIG, ITEMS} - set(manifest.files):
-            raise InputError(f"{path}: the manifest of the bundle does not list {min(unlisted)}")
-        assert experiment is not None  # noqa: S101 - it is listed
+        experiment = load_experiment(path / CONFIG)
         item_table = read_items(path / ITEMS, manifest.num_items)
         if experiment.baseline is not None:
             baseline = load_baseline(path / BASELINE, experiment.baseline, manifest.num_items)
@@ -395,10 +315,7 @@ class ModelBundle:
         return cls(path, manifest, experiment, model, item_table, count_ensemble, encoders, vectors)
 
     def use_gpu(self) -> None:
-        """Move the model to the GPU, if there is one: worth its start for many histories.
-
-        If it needs more memory than is free there, a warning says so, and it stays on the CPU.
-        """
+        """Move the model to the GPU, if there is one with enough memory: worth its start."""
         if torch.cuda.is_available():
             try:
                 self.move_to_gpu()
@@ -439,13 +356,13 @@ class ModelBundle:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """The model plus its count ensemble, on the device of the model; or the baseline.
+        """The model plus its count ensemble; or the baseline.
 
         It is kept, since what it makes of a large catalogue takes longer than an answer.
         """
         if self.baseline is not None:
             return self.baseline
-        return model_scorer(self.model, self.experiment, self.count_ensemble)
+        return model_scorer(self.model, self.experiment, self.count_ensemble, states=self.states)
 
     @cached_property
     def retriever(self) -> Scorer:
@@ -459,34 +376,28 @@ class ModelBundle:
                 f"{self.path}: two stages need target attention, and {self.experiment.family} has "
                 "none: a second stage would not change the ranking"
             )
-        return model_scorer(
-            self.model, self.experiment, self.count_ensemble, self.model.head.dot_product
-        )
+        parts = self.model, self.experiment, self.count_ensemble
+        return model_scorer(*parts, self.model.head.dot_product, self.states)
 
     @property
     def report(self) -> Path:
         """The page of the automatic run that trained the model, beside the bundle.
 
         Raises:
-            InputError: there is none: the model was trained in another way, or copied; or another
-                bundle has replaced this one.
+            InputError: there is none, or another bundle has replaced this one.
         """
         self._check_not_replaced()
         page = self.path.resolve().with_name("report.html")
         if not page.is_file():
-            raise InputError(
-                f"{page}: no such page: recsys.fit(log) and recsys run LOG write it beside the "
-                "bundle, in runs/NAME; a copy of the bundle has none"
-            )
+            raise InputError(f"{page}: no such page; recsys.fit and recsys run write it")
         return page
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """Copy the files of the bundle to another folder, atomically; a bundle there is replaced.
 
         Raises:
-            InputError: the bundle has items that were added after training, another bundle has
-                replaced it since it was opened, the path holds something else, or it cannot be
-                written.
+            InputError: items were added after training, another bundle has replaced this one, or
+                the path holds something else or cannot be written.
         """
         if len(self.item_table) != self.manifest.num_items:
             raise InputError(f"{self.path}: items were added after training: they cannot be saved")
@@ -502,10 +413,7 @@ class ModelBundle:
     def _check_not_replaced(self) -> None:
         """Check that the files are those that were opened: another run may have the same name."""
         if BundleManifest.read(self.path).files != self.manifest.files:
-            raise InputError(
-                f"{self.path}: another model has replaced this one since it was opened: give each "
-                "run a name of its own, as in recsys.fit(log, name=...)"
-            )
+            raise InputError(f"{self.path}: another model has replaced it since it was opened")
 
     @property
     def num_items(self) -> int:
@@ -527,38 +435,6 @@ class ModelBundle:
         """The scale of the times of the training log."""
         return TimeScale(self.manifest.trained_until, self.experiment.data.time_format)
 
-    def read_histories(self, histories: RawHistories) -> UserHistories:
-        """Read histories in raw ids: see `UserHistories.from_raw`.
-
-        A model that reads the times of past interactions takes lists of items too: it is given the
-        usual time between two of them, and a warning says so.
-        """
-        read = UserHistories.from_raw(
-            histories, self.experiment.data, self.vocabulary, self.encoders, self.time_scale
-        )
-        gap = self.usual_gap
-        if read.histories.times is not None or gap is None:
-            return read
-        logger.warning(
-            "the histories have no times, which the model reads: it takes %d, the median of the "
-            "log, between two interactions; a log with times is ranked better",
-            gap,
-        )
-        return read.with_usual_times(gap)
-
-    def read_history(self, history: OneHistory, at: RequestTime | None) -> UserHistories:
-        """Read the history of one user, with the times that the model reads.
-
-        Raises:
-            InputError: the history has not exactly one user; see `UserHistories.from_raw` and
-                `UserHistories.with_request_time`.
-        """
-        if not isinstance(history, UserHistories):
-            history = self.read_histories(one_user_source(history))
-        if len(history.user_ids) != 1:
-            raise InputError(f"history: of one user, not of {len(history.user_ids)}")
-        return history.with_request_time(self.times, at, self.time_scale)
-
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The mapping between item ids and item tokens."""
@@ -574,7 +450,45 @@ class ModelBundle:
         """The columns of the item table that name an item for people."""
         return name_columns(self.item_table)
 
-    @property
+    @cached_property
     def popularity(self) -> NDArray[np.float32]:
         """Shape [I]: interactions of each item in training; entry i is item token i + 1."""
         return self.item_table["count"].to_numpy().astype(np.float32)
+
+
+def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) -> PreparedDataset:
+    """Return a dataset, with targets to rank, with the item tokens and the features of a model.
+
+    It may be of another log than the model was trained on, such as a later one: items are matched
+    by their ids. Those outside the catalogue are no targets and are skipped in histories; a warning
+    counts such targets. Another one says if targets may have been seen in training.
+
+    Raises:
+        InputError: the model was trained on the targets; or the dataset lacks a feature that the
+            model reads.
+    """
+    if dataset.fingerprint == bundle.manifest.dataset_fingerprint:
+        if part == "valid" and "valid" in bundle.manifest.protocol.trained_on:
+            raise InputError(
+                f"{bundle.path}: the model was trained on the validation targets too (a refit)"
+            )
+        return bundle.encoders.read(dataset)
+    ours = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
+    items = ours.astype(np.int32)[dataset.items]
+    targets = dataset.target_positions(part).targets
+    outside = int((items[targets] == PAD).sum())
+    if outside:
+        logger.warning(
+            "%s: %d of %d %s targets are not in the model's catalogue and are left out",
+            *(dataset.path, outside, len(targets), part),
+        )
+    until = bundle.manifest.trained_until
+    times = bundle.time_scale.of_dataset(dataset.timestamps, dataset.path)
+    if until is None or (len(targets) and times[targets].min() <= until):
+        logger.warning(
+            "%s: not the dataset that the model was trained on, and not all of its targets are "
+            "later than what it was trained on: it may have seen some of them",
+            dataset.path,
+        )
+    mapped = replace(dataset, items=items, timestamps=times, item_table=bundle.item_table)
+    return bundle.encoders.read(mapped)

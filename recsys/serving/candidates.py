@@ -21,7 +21,7 @@ from recsys.data.histories import PAD
 from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.data.where import keep_where
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError
 from recsys.inference.diversity import UNGROUPED, Cap, Diversity
 from recsys.inference.scorer import user_batches
 from recsys.serving.bundle import ModelBundle
@@ -34,12 +34,8 @@ item ids for all users; or a list of item ids for each user, by user id or in th
 histories."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RawCandidates:
-    """N candidates in raw ids, in the caller's order.
-
-    Without users and offsets, they are the candidates of every user.
-    """
+class RawCandidates(NamedTuple):
+    """N candidates in the caller's order; without users and offsets, those of every user."""
 
     items: pl.Series
     """Shape [N]: item ids."""
@@ -48,64 +44,47 @@ class RawCandidates:
     offsets: NDArray[np.int64] | None = None
     """Shape [B + 1]: where the candidates of each history start, if they come in its order."""
 
-    @classmethod
-    def read(cls, source: Candidates, columns: Columns) -> RawCandidates:
-        """Read candidates.
 
-        Args:
-            source: see `Candidates`.
-            columns: the names of the training log's columns, which a table may have too.
+def read_candidates(
+    source: Candidates, columns: Columns, *, items_only: bool = False
+) -> RawCandidates:
+    """Read candidates; a table may have the names of the training log's columns.
 
-        Raises:
-            InputError: the table cannot be read or lacks a column; an id is missing, or is neither
-                an integer nor text.
+    Raises:
+        InputError: the table cannot be read or lacks a column; an id is missing, or is neither an
+            integer nor text.
 
-        >>> ragged = RawCandidates.read([["hat"], [], ["hat", "boots"]], Columns())
-        >>> ragged.items.to_list(), ragged.offsets.tolist()
-        (['hat', 'hat', 'boots'], [0, 1, 1, 3])
-        """
-        source = lists_of(source)
-        place = "candidate items"
-        if isinstance(source, Mapping):
-            items, offsets = joined_lists(source, source.values(), "candidates", place)
-            users = id_series(source, "users of the candidates")
-            rows = np.repeat(np.arange(len(users)), np.diff(offsets))
-            return cls(items, users.gather(rows))
-        if isinstance(source, Sequence) and not isinstance(source, str):
-            nested = [isinstance(items, list | tuple | np.ndarray | pl.Series) for items in source]
-            if not any(nested):
-                return cls(id_series(source, place))
-            if not all(nested):
-                single = source[nested.index(False)]
-                raise InputError(f"candidates: a list of item ids for each user, not {single!r}")
-            items, offsets = joined_lists(range(len(source)), source, "candidates", place)
-            return cls(items, offsets=offsets)
-        if isinstance(source, np.ndarray):
-            return cls.read(source.tolist(), columns)
-        series: object = nw.from_native(source, pass_through=True, allow_series=True)
-        if isinstance(series, nw.Series):
-            return cls(id_series(series.to_list(), place))
-        return cls.from_table(cast("TableSource", source), columns)
-
-    @classmethod
-    def from_table(
-        cls, source: TableSource, columns: Columns, *, items_only: bool = False
-    ) -> RawCandidates:
-        """Read a table of users and items, or of items for all users: see `read`.
-
-        Users are not read with ``items_only``, whether or not there are any.
-        """
-        origin = "the items" if items_only else "candidates"
-        origin = str(source) if isinstance(source, str | os.PathLike) else origin
-        table = read_table(source, origin=origin)
-        user, item = (
-            name if name in table.columns else role
-            for role, name in (("user_id", columns.user_id), ("item_id", columns.item_id))
+    >>> ragged = read_candidates([["hat"], [], ["hat", "boots"]], Columns())
+    >>> ragged.items.to_list(), ragged.offsets.tolist()
+    (['hat', 'hat', 'boots'], [0, 1, 1, 3])
+    """
+    source, place = lists_of(source), "candidate items"
+    if isinstance(source, Mapping):
+        items, offsets = joined_lists(source, source.values(), "candidates", place)
+        users = id_series(source, "users of the candidates")
+        return RawCandidates(
+            items, users.gather(np.repeat(np.arange(len(users)), np.diff(offsets)))
         )
-        wanted = [item] if items_only or table.columns == [item] else [user, item]
-        table = read_table(table, wanted, origin)
-        items = _ids(table, item, origin)
-        return cls(items, _ids(table, user, origin) if user in wanted else None)
+    series: object = nw.from_native(source, pass_through=True, allow_series=True)
+    if isinstance(series, nw.Series | np.ndarray):
+        source = series.to_list() if isinstance(series, nw.Series) else series.tolist()
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        if not any(isinstance(ids, list | tuple | np.ndarray | pl.Series) for ids in source):
+            return RawCandidates(id_series(source, place))
+        items, offsets = joined_lists(range(len(source)), source, "candidates", place)
+        return RawCandidates(items, offsets=offsets)
+    origin = str(source) if isinstance(source, str | os.PathLike) else "candidates"
+    table = read_table(cast("TableSource", source), origin=origin)
+    user, item = (
+        name if name in table.columns else plain
+        for plain, name in (("user_id", columns.user_id), ("item_id", columns.item_id))
+    )
+    wanted = [item] if items_only or table.columns == [item] else [user, item]
+    table = read_table(table, wanted, origin)
+    users_too = user in wanted
+    return RawCandidates(
+        _ids(table, item, origin), _ids(table, user, origin) if users_too else None
+    )
 
 
 def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
@@ -120,53 +99,38 @@ def chosen_items(
 ) -> NDArray[np.bool_] | None:
     """Return whether each item token may be recommended [I + 1]; None if all may.
 
-    Args:
-        bundle: the catalogue, with the columns of the items.
-        allow: the only items to recommend, if any are given.
-        deny: items that are not recommended; those outside the catalogue never are.
-        where: a condition over the columns of the item table; see `keep_where`.
-
     Raises:
-        InputError: the items cannot be read, or none of ``allow`` is in the catalogue; the
-            condition cannot be read, names an unknown column, or holds for no item.
+        InputError: the items or the condition cannot be read; none of ``allow`` is in the
+            catalogue; the condition holds for no item.
     """
     if allow is None and deny is None and where is None:
         return None
     columns, catalogue = bundle.experiment.data.columns or Columns(), bundle.vocabulary
     allowed = np.full(len(catalogue) + 1, allow is None)
     if allow is not None:
-        items = _only_items(allow, columns)
+        items = read_candidates(allow, columns, items_only=True).items
         tokens, place = catalogue.encode(items), "catalogue"
         report_unknown(tokens, items, catalogue, "allowed item", place, strict=False)
         allowed[tokens] = True
     if deny is not None:
-        allowed[catalogue.encode(_only_items(deny, columns))] = False
+        allowed[catalogue.encode(read_candidates(deny, columns, items_only=True).items)] = False
     if where is not None:
-        meets = np.zeros(len(allowed), dtype=bool)
-        meets[items_where(bundle.item_table, where)] = True
-        allowed &= meets
+        allowed &= _meets(bundle.item_table, where)
     allowed[PAD] = False
     return allowed
 
 
-def items_where(items: pl.DataFrame, where: str) -> NDArray[np.int64]:
-    """Return the tokens of the items for which a condition holds, ascending.
-
-    Raises:
-        InputError: see `chosen_items`.
-
-    >>> hats = pl.DataFrame({"item_id": ["beret", "bowler"], "price": [20, 90]})
-    >>> items_where(hats, "price < 80").tolist()
-    [1]
-    """
-    numbered = items.with_row_index("__item", offset=PAD + 1)
+def _meets(items: pl.DataFrame, where: str) -> NDArray[np.bool_]:
+    """Return whether a condition holds for each item token [I + 1]."""
     try:
-        kept = keep_where(numbered, where, _TABLE, items.columns)
-        if not len(kept):
-            raise InputError(f"where {where!r}: holds for none of the {len(items):,} items")
+        kept = keep_where(items.with_row_index("__token", 1), where, _TABLE, items.columns)
     except InputError as error:  # the language is that of data.where, the setting is not
         raise InputError(str(error).removeprefix("data.")) from error
-    return kept["__item"].to_numpy().astype(np.int64)
+    if not len(kept):
+        raise InputError(f"where {where!r}: holds for none of the {len(items):,} items")
+    meets = np.zeros(len(items) + 1, dtype=bool)
+    meets[kept["__token"].to_numpy()] = True
+    return meets
 
 
 def chosen_diversity(
@@ -174,11 +138,8 @@ def chosen_diversity(
 ) -> Diversity | None:
     """Return how lists are made diverse; None if by their scores alone.
 
-    Args:
-        bundle: the model whose embeddings are compared, and the columns of the items.
-        weight: the weight of dissimilarity, 0 to 1; none if None.
-        at_most: for columns of the item table, how many items with the same value a list may have;
-            items without a value are not counted.
+    For the weight of dissimilarity and the caps see `Recommender.recommend`; items without a value
+    in the column of a cap are not counted.
 
     Raises:
         InputError: the weight is not between 0 and 1, or the bundle holds a baseline, which has no
@@ -196,25 +157,12 @@ def chosen_diversity(
 
 def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
     if column not in items.columns:
-        known = f"the columns of {_TABLE} are {', '.join(items.columns)}"
-        raise InputError(
-            f"at_most: no column {column!r}{did_you_mean(column, items.columns)}; {known}"
-        )
-    if most < 1:
-        raise InputError(f"at_most: {column}={most}: must be at least 1")
+        raise InputError(f"at_most: no column {column!r} among {', '.join(items.columns)}")
     values = items[column]
-    if values.dtype.is_nested():
-        raise InputError(f"at_most: column {column!r} of {_TABLE} holds {values.dtype}, not values")
+    if most < 1 or values.dtype.is_nested():
+        raise InputError(f"at_most: {column}={most}: at least 1, of a column of single values")
     groups = values.rank("dense").cast(pl.Int64).fill_null(UNGROUPED).to_numpy()
     return Cap(np.concatenate([[UNGROUPED], groups]), most)
-
-
-def _only_items(source: Candidates, columns: Columns) -> pl.Series:
-    """Return the items of candidates; a table may have any other columns."""
-    frame: object = nw.from_native(source, pass_through=True, allow_series=True)
-    if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(source, str | os.PathLike):
-        return RawCandidates.from_table(cast("TableSource", source), columns, items_only=True).items
-    return RawCandidates.read(source, columns).items
 
 
 class PairBatch(NamedTuple):
@@ -250,20 +198,15 @@ class UserItemPairs:
     ) -> UserItemPairs:
         """Turn candidates in raw ids into pairs.
 
-        Args:
-            candidates: the items, for each user or for all.
-            user_ids: the users of the histories.
-            catalogue: the items that can be scored.
-            strict: refuse an unknown item or user. Else those are left out, and a warning counts
-                and names the first few; candidates of which none is known are refused anyway.
+        An unknown item or user is refused with ``strict``, else left out with a warning; candidates
+        of which none is known are refused anyway.
 
         Raises:
             InputError: an item or a user is unknown; or there is not one list for each history.
         """
-        items = candidates.items
+        items, noun, place = candidates.items, "candidate item", "catalogue"
         tokens = catalogue.encode(items)
-        place = "catalogue"
-        known = report_unknown(tokens, items, catalogue, "candidate item", place, strict=strict)
+        known = report_unknown(tokens, items, catalogue, noun, place, strict=strict)
         if candidates.offsets is not None:
             if len(candidates.offsets) - 1 != len(user_ids):
                 raise InputError(

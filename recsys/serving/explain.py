@@ -17,7 +17,7 @@ from recsys.inference.model_scorer import ModelScorer, read_histories
 from recsys.inference.scorer import Scorer
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.histories import OneHistory
+from recsys.serving.histories import HistoryReader, OneHistory
 from recsys.serving.raw_values import RequestTime, known_tokens
 
 _LONGEST = 200
@@ -38,18 +38,10 @@ def explain_items(
 ) -> list[pl.DataFrame]:
     """Explain the scores of items by what each purchase of a history adds to them.
 
-    Target attention adds one term per purchase (the sum over its heads) to the dot product, and so
-    does the count ensemble: these terms are contributions. The dot product beside target attention,
-    of the history's last hidden state and the item, has no parts. Scores of other models and of
-    baselines are explained by removal: a contribution is what the score loses if that purchase is
-    taken away.
-
-    Args:
-        bundle: any but one of a model that generates purchases.
-        history: item ids, oldest first, or a log of one user, with the columns of all that the
-            model reads; items outside the catalogue are skipped.
-        items: the ids of the items to explain.
-        at: the time of the request; for the models that read it.
+    Target attention adds one term per purchase (the sum over its heads) to the dot product, which
+    has no parts, and so does the count ensemble: these terms are contributions. Scores of other
+    models and of baselines are explained by removal: a contribution is what the score loses if that
+    purchase is taken away.
 
     Returns:
         For each item one row per purchase that the model or the counts read (the latest ones),
@@ -60,9 +52,9 @@ def explain_items(
 
     Raises:
         InputError: an item, or every item of the history, is not in the catalogue; see
-            `ModelBundle.read_history`.
+            `HistoryReader.read_one`.
     """
-    user = bundle.read_history(history, at)
+    user = HistoryReader.of(bundle).read_one(history, at)
     candidates = known_tokens(items, bundle.vocabulary, "item", "catalogue")
     latest = slice(-_items_read(bundle), None)
     tokens, positions = user.histories.items[latest], user.positions[latest]
@@ -120,11 +112,6 @@ def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np
     return contributions, rests
 
 
-def _by_removal(scorer: Scorer, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
-    losses, scores = losses_by_removal(scorer, history, candidates)
-    return losses, scores - losses.sum(axis=1)
-
-
 @torch.inference_mode()
 def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
     """Return what target attention adds for each item of one history, and the rest."""
@@ -137,27 +124,20 @@ def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.in
 
 
 @torch.inference_mode()
-def losses_by_removal(
-    scorer: Scorer, history: Histories, candidates: NDArray[np.int32]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Score items again without each purchase of a history in turn.
+def _by_removal(scorer: Scorer, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
+    """Score items [C] again without each of the L purchases of one history in turn.
 
-    Args:
-        scorer: any.
-        history: of one user, of L items, each in the catalogue.
-        candidates: the tokens of the items [C].
-
-    Returns:
-        What each score loses without each purchase [C, L], negative where it gains: all of it
-        without the only one. And the scores [C].
+    Returns what each score loses without each purchase [C, L], all of it without the only one, and
+    what is left of the scores [C].
     """
     length = len(history.items)
     scores: NDArray[np.float32] = scorer.score(history, candidates[None])[0].cpu().numpy()
     if length == 1:  # models need one item
-        return scores[:, None], scores
+        return scores[:, None], np.zeros_like(scores)
     shorter = history.take(np.zeros(length, dtype=np.int64))
     items = shorter.items.copy()
     items[shorter.offsets[:-1] + np.arange(length)] = PAD
     shorter = replace(shorter, items=items).take(np.arange(length))  # leaves PAD out
     others = scorer.score(shorter, np.repeat(candidates[None], length, axis=0))
-    return scores[:, None] - others.T.cpu().numpy(), scores
+    losses = scores[:, None] - others.T.cpu().numpy()
+    return losses, scores - losses.sum(axis=1)

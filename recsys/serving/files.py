@@ -23,18 +23,12 @@ if TYPE_CHECKING:
 
 TABLES, EMBEDDINGS = (".parquet", ".csv"), (".parquet", ".csv", ".npy")
 """The formats of answers, and of embeddings."""
-_ROWS = 1 << 20
-"""Rows of the answer that are in the memory at once."""
-_USERS = 1 << 14
-"""Users of a dataset whose histories are in the memory at once."""
+_ROWS, _USERS = 1 << 20, 1 << 14
+"""Rows of an answer, and users of a dataset, that are in the memory at once."""
 
 
 def check_format(out: Path, formats: Sequence[str] = TABLES) -> None:
-    """Refuse a file of an unknown format.
-
-    Raises:
-        InputError: its extension is unknown.
-    """
+    """Raise an `InputError` if the extension of a file is of no known format."""
     if out.suffix not in formats:
         given = out.suffix or "no extension"
         raise InputError(f"{out}: can write {', '.join(formats)}, not {given}")
@@ -71,24 +65,17 @@ def write_answers(
     rows_per_user: int,
     out: Path,
 ) -> int:
-    """Write the answers for all users to a file, in the order of `Recommender.read_histories`.
+    """Write the answers for all users to a file, complete or not at all; return their rows.
 
     A log of histories is read whole; those of a dataset stay on the disk until their users come.
 
     Args:
         recommender: the model, and the dataset of the users.
-        histories: a log; if None, users of the dataset.
-        users: ids of users of the dataset; all if None.
+        histories: see `Recommender.read_histories`.
+        users: see `Recommender.read_histories`.
         answer: makes the rows of some users.
         rows_per_user: how many rows that are for each of them.
-        out: the file, .parquet or .csv, which appears complete or not at all.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        InputError: the file has another extension or cannot be written; see
-            `Recommender.read_histories` and what answer raises.
+        out: the file, .parquet or .csv.
     """
     check_format(out)
     size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))
@@ -113,23 +100,18 @@ def write_answers(
 
 
 def save_embeddings(table: pl.DataFrame, out: Path) -> None:
-    """Write embeddings to a file, by its extension.
+    """Write a table of an id and the array ``embedding`` to a file, by its extension.
 
-    Parquet has the id and the array; CSV the id and a column for each dimension, e0, e1, …. A file
-    ``.npy`` has the matrix [rows, D] alone, with NaN for a missing embedding; ``NAME.ids.csv``
-    beside it has the ids of the rows.
-
-    Args:
-        table: an id and embedding.
-        out: the file.
+    Parquet has both columns; CSV the id and a column for each dimension, e0, e1, …. A file ``.npy``
+    has the matrix [rows, D] alone, with NaN for a missing embedding; ``NAME.ids.csv`` beside it has
+    the ids of the rows.
 
     Raises:
         InputError: the extension is unknown, or the file cannot be written.
     """
     check_format(out, EMBEDDINGS)
     ids, vectors = table.to_series(0), table["embedding"]
-    assert isinstance(vectors.dtype, pl.Array)  # noqa: S101 - `Recommender.embeddings` made it
-    width = int(vectors.dtype.shape[0])
+    (width,) = table.schema["embedding"].shape  # type: ignore[attr-defined]
     if out.suffix == ".parquet":
         write_frames([table], out)
     elif out.suffix == ".csv":

@@ -1,4 +1,4 @@
-"""Histories in the caller's raw ids, turned into item tokens."""
+"""Histories in the caller's raw ids, read as a model sees them: logs, lists, users of a dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, cast
 
 import narwhals as nw
@@ -16,21 +15,23 @@ import polars as pl
 from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
 
-from recsys.config import DataConfig
+from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.data.entity_tables import plain_ids, user_of_session
 from recsys.data.features.encoders import NO_ENCODERS, Encoders
 from recsys.data.histories import PAD, Histories, span_indices
+from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
 from recsys.data.prepared import PreparedDataset
-from recsys.data.tables import TableSource
+from recsys.data.tables import OpenTable, TableSource, open_table
 from recsys.data.vocabulary import Vocabulary
+from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError
 from recsys.model.encoder import TimesRead
-from recsys.serving.raw_log import read_raw_log
+from recsys.serving.bundle import ModelBundle
 from recsys.serving.raw_values import (
     NO_SCALE,
     RequestTime,
     TimeScale,
     id_series,
-    ids_of_one_kind,
     joined_lists,
     known_tokens,
     lists_of,
@@ -55,74 +56,10 @@ class UserHistories:
     skipped: NDArray[np.int64]
     """Shape [B]: how many items of each history are not in the catalogue."""
     positions: NDArray[np.int64]
-    """Shape [N]: the index, from 0, of each item in the history as it was given."""
+    """Shape [N]: the index, from 0, of each item in the history before any was skipped."""
     assumed_gap: int | None = None
     """The time between two interactions that stands for missing times, on the scale of the training
     log; None if no times are missing, or the model reads none."""
-
-    @classmethod
-    def from_raw(
-        cls,
-        source: RawHistories,
-        data: DataConfig,
-        vocabulary: Vocabulary,
-        encoders: Encoders = NO_ENCODERS,
-        scale: TimeScale = NO_SCALE,
-    ) -> UserHistories:
-        """Read histories in raw ids.
-
-        A log is read as the raw log of the dataset was: see `read_raw_log`. Its users come in
-        ascending order, other users as given. Lists are read as they are.
-
-        Features of interactions and users are columns of the log. A user's feature has one value in
-        all of the user's rows, or is missing in some.
-
-        Raises:
-            InputError: the log cannot be read; an id is missing, or is neither an integer nor text;
-                a column that the model reads is missing or has values of another kind.
-        """
-        lists = lists_of(source)
-        if isinstance(lists, Mapping):
-            return cls.from_lists(list(lists), list(lists.values()), vocabulary, encoders)
-        if isinstance(lists, Sequence) and not isinstance(lists, str):
-            return cls.from_lists(range(len(lists)), lists, vocabulary, encoders)
-        return _from_log(cast("TableSource", source), data, vocabulary, encoders, scale)
-
-    @classmethod
-    def from_lists(
-        cls,
-        users: Sequence[Any],
-        lists: Sequence[Iterable[Any]],
-        vocabulary: Vocabulary,
-        encoders: Encoders = NO_ENCODERS,
-        times: Sequence[Iterable[RequestTime]] | None = None,
-        scale: TimeScale = NO_SCALE,
-    ) -> UserHistories:
-        """Read lists of item ids [B] as they are, the oldest item first.
-
-        Args:
-            users: distinct ids [B].
-            lists: item ids of each user.
-            vocabulary: the items of the model.
-            encoders: the encoders of the features that the model reads.
-            times: the time of each item; unknown if None.
-            scale: that of the training log.
-
-        Raises:
-            InputError: the model reads features of interactions or users; an id is missing, or is
-                neither an integer nor text; times are neither whole numbers nor dates, not as many
-                as the items, or not in order.
-        """
-        if encoders.reads_inputs:
-            raise InputError(
-                f"histories: the model reads {', '.join(encoders.input_columns)} too, and lists of "
-                "items do not hold that: give a log with these columns"
-            )
-        items, offsets = joined_lists(users, lists, "history", "histories")
-        given = Histories(vocabulary.encode(items), offsets)
-        if times is not None:
-            given = replace(given, times=_listed_times(users, times, given.lengths, scale))
-        return without_unknown_items(id_series(users, "users of the histories"), given)
 
     def __getitem__(self, users: slice) -> UserHistories:
         """Return the histories of successive users."""
@@ -136,121 +73,391 @@ class UserHistories:
             positions=self.positions[first:last],
         )
 
-    def with_usual_times(self, gap: int) -> UserHistories:
-        """Give histories without times those of interactions that follow each other after a gap."""
-        offsets = self.histories.offsets
-        places = np.arange(len(self.histories.items)) - np.repeat(offsets[:-1], np.diff(offsets))
-        timed = replace(self.histories, times=places * np.int64(gap))
-        return replace(self, histories=timed, assumed_gap=gap)
-
-    def with_request_time(
-        self,
-        reads: TimesRead,
-        at: RequestTime | NDArray[np.int64] | None,
-        scale: TimeScale = NO_SCALE,
-    ) -> UserHistories:
-        """Add the request time, if the model reads it and the histories have none.
-
-        Args:
-            reads: the times that the model reads; "none" ignores ``at``.
-            at: the request time of all users; or that of each [B], on the scale of the log.
-            scale: that of the training log.
-
-        Raises:
-            InputError: the histories have no times; or the request time is missing, is not a time,
-                or is before a user's last item.
-        """
-        times, lengths = self.histories.times, self.histories.lengths
-        if reads == "none" or self.histories.request_times is not None:
-            return self
-        if times is None:
-            raise InputError(
-                "histories: the model reads the times of interactions: give a log with a timestamp"
-            )
-        if reads == "past":
-            return self
-        if at is None:
-            raise InputError("at: the model reads the request time: say when")
-        if isinstance(at, np.ndarray):
-            moments = at
-        else:
-            moments = np.full(len(lengths), scale.value(at, "at"), dtype=np.int64)
-        nonempty = np.flatnonzero(lengths)
-        latest = times[self.histories.offsets[nonempty + 1] - 1]
-        if (is_early := latest > moments[nonempty]).any():
-            first = int(np.argmax(is_early))
-            row = int(nonempty[first])
-            shown = moments[row] if isinstance(at, np.ndarray) else repr(at)
-            user = self.user_ids[row]
-            raise InputError(
-                f"at={shown}: must not be before the last item of user {user!r}, at {latest[first]}"
-            )
-        return replace(self, histories=replace(self.histories, request_times=moments))
-
 
 OneHistory = Iterable[Any] | TableSource | UserHistories
 """Item ids of one user, oldest first; a log of one user; or the `UserHistories` of one user."""
+Times = Sequence[Iterable[RequestTime] | None]
+"""The times of the items of each history; None if they are unknown."""
 
 
-def one_user_source(history: Iterable[Any] | TableSource) -> RawHistories:
-    """Return the history of one user in the form that `UserHistories.from_raw` reads.
+@dataclass(frozen=True, eq=False)
+class HistoryReader:
+    """Reads histories as a model sees them; every door of a recommender reads by it."""
 
-    A log is a frame or a path; a string is taken for a mistaken list of ids.
-    """
-    frame: object = nw.from_native(history, pass_through=True)
-    if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(history, os.PathLike):
-        return cast("TableSource", history)
-    return [id_series(cast("Any", history), "history")]
+    data: DataConfig
+    """The settings of the data that the model was trained on."""
+    vocabulary: Vocabulary
+    """The items of the model."""
+    encoders: Encoders = NO_ENCODERS
+    """Those of the features that the model reads."""
+    scale: TimeScale = NO_SCALE
+    """That of the training log."""
+    times_read: TimesRead = "none"
+    usual_gap: int | None = None
+    """The time between two interactions that stands for missing times; None if none can."""
+    dataset: PreparedDataset | None = None
+    """Where users are looked up: any dataset, whose items are matched by their ids."""
+
+    @classmethod
+    def of(cls, bundle: ModelBundle, dataset: PreparedDataset | None = None) -> HistoryReader:
+        """Return the reader of a bundle."""
+        return cls(
+            bundle.experiment.data,
+            bundle.vocabulary,
+            bundle.encoders,
+            bundle.time_scale,
+            bundle.times,
+            bundle.usual_gap,
+            dataset,
+        )
+
+    def read(
+        self,
+        histories: RawHistories | None = None,
+        users: Iterable[Any] | None = None,
+        times: Times | None = None,
+    ) -> UserHistories:
+        """Read the histories of B users.
+
+        A log is read by the rules of the training data: see `_log_histories`. Lists are read as
+        they are. A user of the dataset has the full history there, test targets included.
+
+        Args:
+            histories: a log or lists.
+            users: ids of users of the dataset, all if neither is given. With lists too, these are
+                what each of the users did after the dataset.
+            times: for lists: the time of each item, by which a list is sorted. A model that reads
+                past times alone takes the usual gap where they are missing.
+
+        Raises:
+            InputError: the log cannot be read or lacks a column; a user is not in the dataset; an
+                id or a time is none; the model reads more than lists hold.
+        """
+        if histories is None:
+            return _without_unknown(*self._of_dataset(users))
+        lists = lists_of(histories)
+        if isinstance(lists, Mapping):
+            if users is None:
+                return self._of_lists(list(lists), list(lists.values()), None, times)
+        elif isinstance(lists, Sequence) and not isinstance(lists, str):
+            return self._of_lists(range(len(lists)), lists, users, times)
+        if users is not None:
+            raise InputError("histories: with users, give a list of item ids for each of them")
+        return _without_unknown(*self._of_log(cast("TableSource", histories)))
+
+    def read_one(self, history: OneHistory, at: RequestTime | None) -> UserHistories:
+        """Read the history of one user, with the times that the model reads; a string is no log.
+
+        Raises:
+            InputError: the history has not exactly one user; see `read` and `with_request_time`.
+        """
+        if not isinstance(history, UserHistories):
+            frame: object = nw.from_native(history, pass_through=True)
+            if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(history, os.PathLike):
+                history = self.read(cast("TableSource", history))
+            else:
+                history = self.read([id_series(cast("Any", history), "history")])
+        if len(history.user_ids) != 1:
+            raise InputError(f"history: of one user, not of {len(history.user_ids)}")
+        return self.with_request_time(history, at)
+
+    def with_request_time(
+        self, read: UserHistories, at: RequestTime | Sequence[RequestTime] | None
+    ) -> UserHistories:
+        """Add the request time, of all users or of each [B], if the model reads it.
+
+        Raises:
+            InputError: the histories have no times, which the model reads; or the request time is
+                missing, is not a time, or is before a user's last item.
+        """
+        times, lengths = read.histories.times, read.histories.lengths
+        if self.times_read == "none" or read.histories.request_times is not None:
+            return read
+        if times is None:
+            raise InputError("histories: the model reads the times of interactions: give times")
+        if self.times_read == "past":
+            return read
+        if at is None:
+            raise InputError("at: the model reads the request time: say when")
+        moments = at if isinstance(at, list) else [at] * len(lengths)
+        known = {moment: self.scale.value(moment, "at") for moment in set(moments)}
+        requested = np.array([known[moment] for moment in moments], dtype=np.int64)
+        nonempty = np.flatnonzero(lengths)
+        latest = times[read.histories.offsets[nonempty + 1] - 1]
+        for row in np.flatnonzero(latest > requested[nonempty])[:1]:
+            user = int(nonempty[row])
+            raise InputError(
+                f"at={moments[user]!r}: must not be before the last item of user "
+                f"{read.user_ids[user]!r}, at {latest[row]}"
+            )
+        return replace(read, histories=replace(read.histories, request_times=requested))
+
+    # --- Users of the dataset ---
+
+    def rows(self, users: Iterable[Any]) -> NDArray[np.int64]:
+        """Return the rows of users in the dataset.
+
+        Raises:
+            InputError: no dataset was loaded, or a user is not in it.
+        """
+        ids = id_series(users, "users")
+        _ = self._encoded  # raises without a dataset
+        return known_tokens(ids, self._users, "user", "dataset") - np.int64(1)
+
+    def _of_dataset(self, users: Iterable[Any] | None) -> tuple[pl.Series, Histories]:
+        dataset = self._encoded
+        rows = np.arange(dataset.num_users) if users is None else self.rows(users)
+        starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
+        entries = span_indices(starts, ends)
+        features, user_features = dataset.interaction_features, dataset.user_features
+        return dataset.user_ids.gather(rows), Histories(
+            self._tokens[dataset.items[entries]],
+            np.concatenate([[0], np.cumsum(ends - starts)]),
+            self.scale.of_dataset(dataset.timestamps[entries], dataset.path),
+            interaction_features=None if features is None else features[entries],
+            user_features=None if user_features is None else user_features[rows],
+        )
+
+    @cached_property
+    def _encoded(self) -> PreparedDataset:
+        """The dataset with the features that the model reads."""
+        if self.dataset is None:
+            raise InputError("users are looked up in a prepared dataset, and none was loaded")
+        return self.encoders.read(self.dataset)
+
+    @cached_property
+    def _users(self) -> Vocabulary:
+        return Vocabulary(self._encoded.user_ids)
+
+    @cached_property
+    def _tokens(self) -> NDArray[np.int32]:
+        """The model's token of each item token of the dataset."""
+        tokens = self.vocabulary.encode(self._encoded.vocabulary.ids)
+        return np.concatenate([[PAD], tokens]).astype(np.int32)
+
+    # --- Lists ---
+
+    def _of_lists(
+        self,
+        keys: Sequence[Any],
+        lists: Sequence[Iterable[Any]],
+        users: Iterable[Any] | None,
+        times: Times | None,
+    ) -> UserHistories:
+        """Read lists; those of users of the dataset follow their histories there."""
+        items, offsets = joined_lists(keys, lists, "history", "histories")
+        if self.encoders.reads_inputs and (len(items) or users is None):
+            raise InputError(
+                f"histories: the model reads {', '.join(self.encoders.input_columns)} too, and "
+                "lists of items do not hold that: give a log with these columns"
+            )
+        listed = Histories(self.vocabulary.encode(items), offsets)
+        if users is None:
+            timed, gap = self._timed(listed, None, times)
+            return _without_unknown(id_series(keys, "users of the histories"), timed, gap)
+        ids, known = self._of_dataset(users)
+        if len(known) != len(lists):
+            raise InputError(f"histories: {len(lists)} lists for {len(known)} users")
+        if not len(items):
+            return _without_unknown(ids, known)
+        timed, gap = self._timed(listed, known, times)
+        return _without_unknown(ids, _appended(known, timed), gap)
+
+    def _timed(
+        self, listed: Histories, known: Histories | None, times: Times | None
+    ) -> tuple[Histories, int | None]:
+        """Sort lists by their times; return them and the gap that stands for missing times."""
+        lengths, gap, owners = listed.lengths, self.usual_gap, listed.users
+        if times is None and gap is None:
+            return listed, None
+        rows = [None] * len(listed) if times is None else [*times]
+        is_missing = np.array([row is None for row in rows], dtype=bool)[owners]
+        if is_missing.any() and gap is None and self.times_read != "none":
+            raise InputError("histories: the model reads the times of interactions: give times")
+        if is_missing.any() and gap is not None:
+            logger.warning(
+                "%d of %d histories have no times, which the model reads: it takes %d, the median "
+                "of the log, between two interactions; times are ranked better",
+                *(len(np.unique(owners[is_missing])), len(listed), gap),
+            )
+        values = [self._values(row, length) for row, length in zip(rows, lengths, strict=True)]
+        own = np.concatenate([np.empty(0, dtype=np.int64), *values])
+        own[~is_missing] = self.scale.numbers(own[~is_missing], "times")
+        if gap is not None:
+            begins = np.full(len(listed), -gap)
+            if known is not None and known.times is not None:
+                newest = np.append(known.times, 0)[known.offsets[1:] - 1]
+                begins = np.where(known.lengths > 0, newest, 0)
+            numbers = np.arange(1, len(own) + 1) - listed.offsets[:-1][owners]
+            own = np.where(is_missing, begins[owners] + numbers * np.int64(gap), own)
+        order = np.lexsort((own, owners))
+        timed = Histories(listed.items[order], listed.offsets, own[order])
+        return timed, gap if times is None or is_missing.any() else None
+
+    def _values(self, row: Iterable[RequestTime] | None, length: int) -> NDArray[np.int64]:
+        """Return the times of a list of so many items; zeros if they are unknown."""
+        times = [0] * length if row is None else list(row)
+        if len(times) != length:
+            raise InputError(f"times: one for each of the {length} items, not {len(times)}")
+        if not all(type(time) is int for time in times):
+            times = [self.scale.value(time, "times") for time in times]
+        try:
+            return np.array(times, dtype=np.int64)
+        except OverflowError as error:
+            raise InputError("times: a number of more than 64 bits") from error
+
+    # --- Logs ---
+
+    def _of_log(self, source: TableSource) -> tuple[pl.Series, Histories]:
+        """Read the histories of a raw log as those of a dataset prepared with the same settings.
+
+        Rows are dropped by the same conditions, sorted and freed of duplicates. With sessions, a
+        history is the newest one, under the user's own id. A user whose rows are all dropped has an
+        empty history. Users come in ascending order.
+        """
+        origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
+        data, features = self.data.model_copy(update=_ALL_USERS), self.encoders.input_columns
+        columns = data.columns or Columns()
+        table = _open_log(source, data, origin)
+        names = _names(table, columns)
+        try:
+            log = read_log(table, data, columns, features=features, names=names, with_users=True)
+        except NoRowsLeftError as error:
+            if error.users is None:
+                raise
+            users, rows = _distinct(error.users, origin), None
+        else:
+            assert log.all_users is not None  # noqa: S101 - asked for
+            users = _distinct(log.all_users, origin)
+            rows = self._filtered(log, data, users)
+        have_rows = 0 if rows is None else rows["user_id"].n_unique()
+        if have_rows < len(users):
+            logger.warning(
+                "%s: %d of %d users have no row left: they get the most popular items",
+                *(origin, len(users) - have_rows, len(users)),
+            )
+        if rows is None or not have_rows:
+            offsets = np.zeros(len(users) + 1, dtype=np.int64)
+            return users, Histories(np.empty(0, np.int32), offsets, np.empty(0, np.int64))
+        user_features = self._user_features(users, rows, origin)
+        if "session" in rows.columns:
+            rows = rows.filter(pl.col("session") == pl.col("session").max().over("user_id"))
+        lengths = _of_users(users, rows.group_by("user_id").len())["len"].fill_null(0).to_numpy()
+        kept = [pl.col(KEPT + name).alias(name) for name in features]
+        return users, Histories(
+            self.vocabulary.encode(rows["item_id"]),
+            np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+            rows["timestamp"].to_numpy(),
+            interaction_features=self.encoders.read_interactions(
+                rows.select("user_id", "item_id", *kept)
+            ),
+            user_features=user_features,
+        )
+
+    def _filtered(self, log: Log, data: DataConfig, users: pl.Series) -> pl.DataFrame | None:
+        """Return the rows that the rules leave, on the scale of the training log; None if none."""
+        rows, columns = log.table(), log.columns
+        times = rows["timestamp"].to_numpy()
+        place = f"{log.origin}: column {columns.timestamp!r}"
+        scaled = self.scale.numbers(times, place, dates=log.are_dates)
+        if scaled is not times:
+            rows = rows.with_columns(timestamp=pl.Series(scaled))
+            rows = rows.sort("user_id", "timestamp", maintain_order=True)
+            log = log_of_rows(rows, columns, log.origin, log.keep)
+        try:
+            filter_log(log, data)
+        except InputError:  # all rows are before data.since
+            return None
+        rows = log.table()
+        if data.session_gap is not None:  # users are USER#1, USER#2, …, USER#10
+            session = pl.col("user_id").str.extract(r"#(\d+)$").cast(pl.Int64)
+            rows = rows.with_columns(user_of_session(rows["user_id"]), session=session)
+        rows = rows.cast({"user_id": users.dtype})
+        if data.session_gap is not None:
+            rows = rows.sort("user_id", "session", maintain_order=True)
+        return rows
+
+    def _user_features(self, users: pl.Series, rows: pl.DataFrame, origin: str) -> Any:
+        """Encode the users' columns of a log, null for a user without rows.
+
+        Raises:
+            InputError: the rows of a user have different values.
+        """
+        if self.encoders.users is None:
+            return None
+        names = self.encoders.users.columns
+        by_user = rows.group_by("user_id", maintain_order=True)
+        values = by_user.agg(pl.col(KEPT + name).drop_nulls().alias(name) for name in names)
+        for name in names:
+            several = values.filter(pl.col(name).list.n_unique() > 1)
+            if len(several):
+                raise InputError(
+                    f"{origin}: column {name!r} is a user feature, but user "
+                    f"{several['user_id'][0]!r} has several values"
+                )
+        return self.encoders.read_users(
+            _of_users(users, values.with_columns(pl.col(names).list.first()))
+        )
 
 
-def _from_log(
-    source: TableSource,
-    data: DataConfig,
-    vocabulary: Vocabulary,
-    encoders: Encoders,
-    scale: TimeScale,
-) -> UserHistories:
-    log = read_raw_log(source, data, encoders.input_columns, scale)
-    given = Histories(
-        vocabulary.encode(log.rows["item_id"]),
-        log.offsets,
-        log.rows["timestamp"].to_numpy(),
-        interaction_features=encoders.read_interactions(log.interactions),
-    )
-    if encoders.users is not None:
-        user_features = encoders.read_users(log.user_table(encoders.users.columns))
-        given = replace(given, user_features=user_features)
-    return without_unknown_items(log.user_ids, given)
+_ALL_USERS = {
+    "min_user_interactions": 1,
+    "min_item_interactions": 1,
+    "k_core": False,
+    "split": LeaveLastOut(),  # drops no row, unlike the end of a split by date
+    "keep": (),
+}
+"""Settings that choose the users, items and dates of a dataset, as they are for a history."""
 
 
-def _listed_times(
-    users: Sequence[Any],
-    times: Sequence[Iterable[RequestTime]],
-    lengths: NDArray[np.int64],
-    scale: TimeScale,
-) -> NDArray[np.int64]:
-    """Return the times [N] of the items of histories with these lengths [B]."""
-    rows = [np.empty(0, dtype=np.int64)]
-    for user, row, length in zip(users, times, lengths, strict=True):
-        given, place = np.asarray(list(row)), f"times of user {user!r}"
-        if len(given) != length:
-            raise InputError(f"{place}: {len(given)} for {length} items")
-        if given.dtype.kind in "OU":
-            given = np.array([scale.value(time, place) for time in given.tolist()])
-        elif length and given.dtype.kind not in "iu":
-            raise InputError(f"{place}: whole numbers or dates, not {given.tolist()!r}")
-        rows.append(given.astype(np.int64))
-    all_times = scale.numbers(np.concatenate(rows), "times")
-    earlier = np.flatnonzero(np.diff(all_times) < 0) + 1
-    wrong = np.setdiff1d(earlier, np.cumsum(lengths))
-    if len(wrong):
-        number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
-        shown = rows[number + 1].tolist()
-        raise InputError(f"times of user {users[number]!r}: the oldest first, not {shown!r}")
-    return all_times
+def _open_log(source: TableSource, data: DataConfig, origin: str) -> OpenTable:
+    """Find the columns of a log, which may lack a header as the training log did."""
+    try:
+        table = open_table(source, origin, encoding=data.encoding)
+        if not data.header and not {*Columns().model_dump().values()} <= {*table.names, None}:
+            table = open_table(source, origin, header=False, encoding=data.encoding)
+    except InputError as error:
+        if isinstance(source, str | os.PathLike) or hasattr(source, "columns"):
+            raise
+        kind = type(source).__name__
+        raise InputError(f"histories: a frame, a mapping or a list of lists, not {kind}") from error
+    return table
 
 
-def without_unknown_items(user_ids: pl.Series, given: Histories) -> UserHistories:
+def _names(table: OpenTable, trained: Columns) -> dict[str, str]:
+    """Return what columns of the training log are called here: user_id and so on are taken, too."""
+    standard, present = Columns(position=trained.position), {*table.names, None}
+    lacks_trained = not {*trained.model_dump().values()} <= present
+    here = standard if lacks_trained and {*standard.model_dump().values()} <= present else trained
+    names = {name: getattr(here, role) for role, name in trained.roles.items()}
+    return {ours: theirs for ours, theirs in names.items() if ours != theirs}
+
+
+def _distinct(ids: pl.Series, origin: str) -> pl.Series:
+    """Return the distinct ids of a column of users, ascending."""
+    distinct = id_series(plain_ids(ids).unique(), f"{origin}: column {ids.name!r}")
+    whole = distinct.dtype.is_integer()
+    return (distinct.cast(pl.Int64) if whole else distinct).sort().alias("user_id")
+
+
+def _of_users(users: pl.Series, table: pl.DataFrame) -> pl.DataFrame:
+    """Return the row of each user in a table with user_id; null for a user who is not there."""
+    return users.to_frame().join(table, on="user_id", how="left", maintain_order="left")
+
+
+def _appended(known: Histories, later: Histories) -> Histories:
+    """Append later items to histories, in the order of time if both have times."""
+    owners = np.concatenate([known.users, later.users])
+    items = np.concatenate([known.items, later.items])
+    offsets = known.offsets + later.offsets
+    if known.times is None or later.times is None:
+        return Histories(items[np.argsort(owners, kind="stable")], offsets)
+    times = np.concatenate([known.times, later.times])
+    order = np.lexsort((times, owners))
+    return Histories(items[order], offsets, times[order])
+
+
+def _without_unknown(ids: pl.Series, given: Histories, gap: int | None = None) -> UserHistories:
     """Drop the items outside the catalogue, which are PAD in the given histories, and warn."""
     histories = given.take(np.arange(len(given)))
     skipped = given.lengths - histories.lengths
@@ -261,118 +468,4 @@ def without_unknown_items(user_ids: pl.Series, given: Histories) -> UserHistorie
             len(given.items),
         )
     positions = np.arange(len(given.items)) - np.repeat(given.offsets[:-1], given.lengths)
-    return UserHistories(user_ids, histories, skipped, positions[given.items != PAD])
-
-
-@dataclass(frozen=True, eq=False)
-class KnownUsers:
-    """The users of a dataset as a model sees them; it may have been trained on another one.
-
-    Items are matched by their ids. What does not depend on the question is made once.
-    """
-
-    dataset: PreparedDataset
-    """With the features that the model reads (`Encoders.read`)."""
-    vocabulary: Vocabulary
-    """The items of the model."""
-    scale: TimeScale = NO_SCALE
-    """That of the training log."""
-
-    def read(
-        self,
-        rows: NDArray[np.int64],
-        later: Sequence[Sequence[Any]] | None = None,
-        times: Sequence[NDArray[np.int64]] | None = None,
-        gap: int | None = None,
-    ) -> UserHistories:
-        """Return the full histories of users [B], test targets included, and what came after them.
-
-        Args:
-            rows: those of the users in the dataset.
-            later: the item ids of each that came after its history in the dataset, oldest first.
-            times: the times of these; without, they are as far apart as the gap.
-            gap: None if no times are assumed: the histories have none then.
-        """
-        dataset = self.dataset
-        starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
-        entries = span_indices(starts, ends)
-        features, user_features = dataset.interaction_features, dataset.user_features
-        given = Histories(
-            self._tokens[dataset.items[entries]],
-            np.concatenate([[0], np.cumsum(ends - starts)]),
-            self.scale.of_dataset(dataset.timestamps[entries], dataset.path),
-            interaction_features=None if features is None else features[entries],
-            user_features=None if user_features is None else user_features[rows],
-        )
-        if later is not None:
-            given = self._longer(given, later, times, gap)
-        read = without_unknown_items(dataset.user_ids.gather(rows), given)
-        return read if later is None or times is not None else replace(read, assumed_gap=gap)
-
-    def _longer(
-        self,
-        known: Histories,
-        later: Sequence[Sequence[Any]],
-        times: Sequence[NDArray[np.int64]] | None,
-        gap: int | None,
-    ) -> Histories:
-        """Append later items to histories that have times."""
-        counts = np.array([len(items) for items in later])
-        offsets = known.offsets + np.concatenate([[0], np.cumsum(counts)])
-        is_later = np.zeros(offsets[-1], dtype=bool)
-        is_later[span_indices(offsets[1:] - counts, offsets[1:])] = True
-        items = np.empty(offsets[-1], dtype=np.int32)
-        items[~is_later] = known.items
-        items[is_later] = self.vocabulary.encode(ids_of_one_kind(chain.from_iterable(later)))
-        if times is None and gap is None:
-            return Histories(items, offsets)
-        assert known.times is not None  # noqa: S101 - those of the dataset
-        all_times = np.empty(offsets[-1], dtype=np.int64)
-        all_times[~is_later] = known.times
-        if times is not None:
-            all_times[is_later] = np.concatenate(times)
-        else:
-            newest = np.append(known.times, 0)[known.offsets[1:] - 1] * (known.lengths > 0)
-            steps = np.concatenate([np.arange(1, count + 1) for count in counts])
-            all_times[is_later] = np.repeat(newest, counts) + steps * np.int64(gap or 0)
-        return Histories(items, offsets, all_times)
-
-    def rows(self, users: Sequence[Any] | pl.Series) -> NDArray[np.int64]:
-        """Return the rows of users in the dataset.
-
-        Raises:
-            InputError: a user is not in the dataset.
-        """
-        place = f"dataset {self.dataset.path}"
-        return known_tokens(users, self._users, "user", place) - np.int64(1)
-
-    @cached_property
-    def _users(self) -> Vocabulary:
-        return Vocabulary(self.dataset.user_ids)
-
-    @cached_property
-    def _tokens(self) -> NDArray[np.int32]:
-        """The model's token of each item token of the dataset."""
-        tokens = self.vocabulary.encode(self.dataset.vocabulary.ids)
-        return np.concatenate([[PAD], tokens]).astype(np.int32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Visitor:
-    """A user of the dataset, or a history, or both: then the history came after the dataset's."""
-
-    user: int | None = None
-    """The row of a user of the dataset; None if it is none."""
-    items: Sequence[Any] = ()
-    """Item ids, oldest first."""
-    times: NDArray[np.int64] | None = None
-    """The time of each item, ascending, on the scale of the training log; None if unknown."""
-    at: int | None = None
-    """The request time, on the scale of the training log."""
-    log: UserHistories | None = None
-    """What was read of a log of this user alone, in place of the others."""
-
-    @property
-    def kind(self) -> tuple[bool, ...]:
-        """What visitors have in common who are read together."""
-        return self.user is None, bool(self.items), self.times is None, self.at is None
+    return UserHistories(ids, histories, skipped, positions[given.items != PAD], gap)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from recsys.data.prepared import Part, PreparedDataset
@@ -22,11 +21,10 @@ from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.folders.manifest import FolderManifest
 from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.model_scorer import ModelScorer, StateCache
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import for_evaluation
+from recsys.serving.bundle import ModelBundle, for_evaluation
 
 _LISTS = "lists.safetensors"
-STATES = 64 << 20
+_STATES = 64 << 20
 """Bytes of encoded histories that are kept from a search to the scoring of what it found."""
 
 
@@ -40,7 +38,7 @@ class IndexManifest(FolderManifest):
     format: Literal["recsys.index"] = "recsys.index"
     format_version: int = current_version
     bundle: str
-    """What the files of the bundle are: see `_fingerprint`."""
+    """The SHA-256 of the checksums of the bundle's files."""
     num_items: int
     """Size of the catalogue, I."""
     probes: int
@@ -65,35 +63,22 @@ class BundleIndex:
 
     @classmethod
     def write(
-        cls,
-        path: str | os.PathLike[str],
-        bundle: ModelBundle,
-        items: ItemIndex,
-        k: int,
-        found: float,
+        cls, path: Path, bundle: ModelBundle, items: ItemIndex, k: int, recall: float
     ) -> BundleIndex:
         """Write the folder of an index atomically; an earlier one there is replaced.
-
-        Args:
-            path: the folder.
-            bundle: the model whose items are indexed.
-            items: the index.
-            k: see `IndexManifest`.
-            found: the recall; see `IndexManifest`.
 
         Raises:
             InputError: the path holds something else, or cannot be written.
         """
-        path = Path(path)
         IndexManifest.previous(path)
         with new_folder(path) as folder:
             save_file({"directions": items.directions, "lists": items.lists}, folder / _LISTS)
             manifest = IndexManifest(
-                bundle=_fingerprint(bundle),
+                bundle=tree_sha256(bundle.manifest.files),
                 num_items=items.num_items,
                 probes=items.probes,
                 k=k,
-                recall=found,
+                recall=recall,
                 files={_LISTS: file_sha256(folder / _LISTS)},
             )
             manifest.write(folder)
@@ -115,50 +100,36 @@ class BundleIndex:
         """Read the lists, and fill them with the vectors of the bundle."""
         check_index(path, manifest, bundle)
         vectors = query_encoder(bundle).vectors().float().cpu().numpy()
-        if _LISTS not in manifest.files:
-            raise InputError(f"{path}: the manifest of the index does not list {_LISTS}")
-        try:
-            tensors = load_file(path / _LISTS)
-            directions, lists = tensors["directions"], tensors["lists"]
-        except (OSError, SafetensorError, KeyError) as error:
-            raise InputError(f"{path / _LISTS}: cannot be read as an index: {error}") from error
-        fits = (
-            directions.ndim == 2
-            and directions.shape[1] == vectors.shape[1]
-            and lists.shape == (len(vectors),)
+        tensors = load_file(path / _LISTS)
+        directions, lists = tensors["directions"], tensors["lists"]
+        if not (  # faiss would crash
+            directions.shape[1:] == vectors.shape[1:]
+            and lists.shape == vectors.shape[:1]
             and directions.dtype == np.float32
             and lists.dtype == np.int32
             and bool(np.isfinite(directions).all())
             and 0 <= lists.min() <= lists.max() < len(directions)
             and 1 <= manifest.probes <= len(directions)
-        )
-        if not fits:
+        ):
             raise InputError(f"{path / _LISTS}: does not fit the model; {IndexManifest.remedy}")
         return cls(path, manifest, ItemIndex.of(vectors, directions, lists, manifest.probes))
 
 
-def query_encoder(bundle: ModelBundle, states: StateCache | None = None) -> ModelScorer:
+def query_encoder(bundle: ModelBundle) -> ModelScorer:
     """Return what turns histories into queries, and items into vectors, for an index.
 
     With target attention that is the dot product, its first part.
 
-    Args:
-        bundle: the model.
-        states: keeps encoded histories; none are kept if None.
-
     Raises:
         InputError: the model is a baseline, or has a count ensemble.
     """
-    reason = None
-    if bundle.trained is None:
-        reason = f"the baseline {bundle.experiment.baseline} counts, and has no vectors of items"
-    elif bundle.count_ensemble is not None:
-        reason = "its count ensemble adds scores that are no dot products"
-    else:
-        longest = bundle.experiment.model.max_sequence_length
-        head = bundle.trained.head.dot_product
-        return ModelScorer(bundle.trained, longest, head, trained=True, states=states)
-    raise InputError(f"{bundle.path}: cannot be searched by an index: {reason}")
+    if bundle.trained is None or bundle.count_ensemble is not None:
+        raise InputError(
+            f"{bundle.path}: cannot be searched by an index: its counts are no dot products"
+        )
+    longest = bundle.experiment.model.max_sequence_length
+    head, states = bundle.trained.head.dot_product, bundle.states
+    return ModelScorer(bundle.trained, longest, head, trained=True, states=states)
 
 
 def check_index(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> None:
@@ -172,15 +143,10 @@ def check_index(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> Non
             f"{path}: has the {manifest.num_items} items of the training, not those that were "
             "added: leave out the index, or the new items"
         )
-    if manifest.bundle != _fingerprint(bundle):
+    if manifest.bundle != tree_sha256(bundle.manifest.files):
         raise InputError(
             f"{path}: an index of another model than {bundle.path}; {IndexManifest.remedy}"
         )
-
-
-def _fingerprint(bundle: ModelBundle) -> str:
-    """The SHA-256 of the checksums of a bundle's files, which a calibration does not change."""
-    return tree_sha256(bundle.manifest.files)
 
 
 _MOST_HISTORIES = 1000
@@ -219,25 +185,16 @@ class MadeIndex:
 
     @property
     def advice(self) -> str:
-        """What was found, and which search to use, in two sentences or three."""
-        facts, where = self.facts, "on the CPU" if self.device == "cpu" else "on the GPU"
-        found = (
+        """What was found, and which search to use, in two sentences."""
+        facts, device = self.facts, "CPU" if self.device == "cpu" else "GPU"
+        faster = [f"{row.users:,}" for row in self.times if row.use == "index"]
+        use = f"Use it for {' or '.join(faster)} users at a time" if faster else "Do not use it"
+        return (
             f"The index reads {facts['probes']:,} of {facts['lists']:,} lists, about "
             f"{facts['items_read']:,} of {facts['items']:,} items, and finds {facts['recall']:.3f} "
-            f"of the {facts['k']} best items ({facts['histories']:,} histories)."
+            f"of the {facts['k']} best items ({facts['histories']:,} histories). {use} on the "
+            f"{device}; else exact search is as fast."
         )
-        sentences = [found]
-        for use, words in (("index", "it"), ("exact", "exact search (no --index)")):
-            users = [str(row.users) for row in self.times if row.use == use]
-            if users:
-                listed = " and ".join(filter(None, (", ".join(users[:-1]), users[-1])))
-                noun = "user" if users == ["1"] else "users"
-                sentences.append(f"Use {words} for {listed} {noun} at a time {where}.")
-        if (even := self.times[0].break_even_items) is not None:
-            sentences.append(
-                f"One user at a time, exact search is as fast up to about {even:,} items."
-            )
-        return " ".join(sentences)
 
 
 def make_index(
@@ -266,9 +223,8 @@ def make_index(
         seed: of the draw of the histories.
 
     Raises:
-        InputError: the scores of the model are no dot products, or it is evaluated on what it was
-            trained on; k is larger than the catalogue; the folder cannot be written; or faiss is
-            not installed.
+        InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; the
+            folder cannot be written; or faiss is not installed.
     """
     exact = query_encoder(bundle)  # with target attention, of the first stage
     stages = bundle.model.head.attends
@@ -294,12 +250,12 @@ def make_index(
 
     def scorer(searched: ItemIndex) -> IndexedScorer:
         """Return a scorer that knows no history yet."""
-        encoder = query_encoder(bundle, StateCache(STATES))
+        encoder = query_encoder(replace(bundle, states=StateCache(_STATES)))
         return IndexedScorer(exact, encoder, encoder, searched)
 
     chosen = choose_probes(scorer(items), first, length, seen, wanted).index
     found = recall_of(scorer(chosen), second, length, seen)
     search = partial(search_times, partial(scorer, chosen), second, length, seen)
     times = [search(users) for users in _USERS_TOGETHER]
-    index = BundleIndex.write(out, bundle, chosen, length, found)
+    index = BundleIndex.write(Path(out), bundle, chosen, length, found)
     return MadeIndex(index, len(second), built, vectors.device.type, times)

@@ -39,9 +39,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
         items: item_id and the columns of the item features, one row for each new item.
 
     Raises:
-        InputError: the model reads no item features; an id is missing, is in the catalogue already,
-            occurs twice or has another type than the catalogue's; a column is missing, or has
-            values of another kind.
+        InputError: the model reads no item features; see `_new_rows`.
     """
     if bundle.encoders.items is None:
         raise InputError(
@@ -50,9 +48,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
         )
     origin = str(items) if isinstance(items, str | os.PathLike) else "new items"
     trained = bundle.manifest.num_items
-    new = new_rows(bundle.item_table, items, bundle.encoders.items, origin)
-    item_table = appended(bundle.item_table, new, origin)
-    vectors = appended_vectors(bundle, new, origin)
+    item_table, vectors = _appended(bundle, items, origin)
     model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
     model.load_state_dict(bundle.model.state_dict())
     return replace(
@@ -60,44 +56,43 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
         trained=model.to(bundle.model.items.weight.device),
         item_table=item_table,
         vectors=vectors,
+        states=None,
         count_ensemble=bundle.count_ensemble and bundle.count_ensemble.extended_to(len(item_table)),
     )
 
 
-def appended_vectors(bundle: ModelBundle, rows: pl.DataFrame, origin: str) -> ItemVectors:
-    """Return the vectors of the items of a bundle and, after them, those of further items.
-
-    Args:
-        bundle: a model that may read vectors.
-        rows: the further items, with the columns of the vectors.
-        origin: their name in messages.
+def _appended(
+    bundle: ModelBundle, source: TableSource, origin: str
+) -> tuple[pl.DataFrame, ItemVectors]:
+    """Return the item table and the vectors of a bundle with further items after its own.
 
     Raises:
-        InputError: the rows have no such column, or other vectors than the model reads.
+        InputError: see `_new_rows`; columns have other types than those of the catalogue.
     """
-    if bundle.encoders.items is None:
-        return {}
+    items, encoder = bundle.item_table, bundle.encoders.items
+    rows = _new_rows(items, source, encoder, origin)
+    vectors: ItemVectors = {}
     try:
-        bundle.encoders.items.encode(rows)  # warns if most of their categories are unknown
-        found = bundle.encoders.items.vectors(rows)
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from error
-    return {name: torch.cat([bundle.vectors[name], more[1:]]) for name, more in found.items()}
+        if encoder is not None:
+            encoder.encode(rows)  # warns if most of their categories are unknown
+            vectors = encoder.vectors(rows)
+        columns = [column for column in items.columns if column in rows.columns]
+        table = pl.concat([items, rows.select(columns)], how="diagonal_relaxed")
+    except (InputError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{origin}: {first_line(error)}") from error
+    return table, {
+        name: torch.cat([bundle.vectors[name], more[1:]]) for name, more in vectors.items()
+    }
 
 
-def new_rows(
+def _new_rows(
     items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder | None, origin: str
 ) -> pl.DataFrame:
-    """Read and check the rows of new items; their values take the types of the catalogue.
-
-    Args:
-        items: the item table of a bundle.
-        source: item_id and at least the columns, one row for each new item.
-        encoder: that of the features that the model reads; None if it reads none.
-        origin: the name of the source in messages.
+    """Read the rows of new items; their values take the types of the item table.
 
     Raises:
-        InputError: see `with_new_items`.
+        InputError: there are none; an id is missing, is in the catalogue already, occurs twice or
+            is of another type; a column of the features is missing.
     """
     new = read_table(source, origin=origin)
     needed = ["item_id"] if encoder is None else ["item_id", *encoder.columns]
@@ -131,38 +126,20 @@ def _listed_as(dtype: pl.DataType, new: pl.DataFrame, feature: CategoriesFeature
     return values
 
 
-def appended(items: pl.DataFrame, rows: pl.DataFrame, origin: str) -> pl.DataFrame:
-    """Append the rows of the new items to the item table, which has no vectors.
-
-    Raises:
-        InputError: columns have other types than those of the item table.
-    """
-    try:
-        both = [items, rows.select(column for column in items.columns if column in rows.columns)]
-        return pl.concat(both, how="diagonal_relaxed")
-    except pl.exceptions.PolarsError as error:
-        raise InputError(
-            f"{origin}: columns have other types than the catalogue: {first_line(error)}"
-        ) from error
-
-
 def extend(
     bundle: ModelBundle, dataset: PreparedDataset, out: str | os.PathLike[str]
 ) -> ModelBundle:
     """Write a bundle that also recommends the items of a dataset that the given one lacks.
 
-    The known items keep their scores. A new item is represented by its features where the model
-    reads item features, else by the mean of its first neighbours in the histories of the parts
-    that the model was trained on, else by the mean of all items; see `EarlierModel.grown`. A count
-    ensemble counts the pairs with a new item in the same histories.
+    The known items keep their scores, and come first. A new item is represented by its features
+    where the model reads item features, else by the mean of its first neighbours in the histories
+    of the parts that the model was trained on, else by the mean of all items; see
+    `EarlierModel.grown`. A count ensemble counts the pairs with a new item in the same histories.
 
     Args:
         bundle: the trained model.
         dataset: where the new items and their neighbours are; items are matched by their ids.
         out: the folder to write; a bundle there is replaced.
-
-    Returns:
-        The new bundle. Its known items come first, in their order.
 
     Raises:
         InputError: the bundle holds a baseline; the item table of the dataset lacks a feature that
@@ -182,9 +159,7 @@ def extend(
     added = dataset.item_table.filter(pl.Series(tokens == PAD))
     items, vectors = bundle.item_table, bundle.vectors
     if len(added):
-        origin = str(dataset.path)
-        new = new_rows(items, added, bundle.encoders.items, origin)
-        items, vectors = appended(items, new, origin), appended_vectors(bundle, new, origin)
+        items, vectors = _appended(bundle, added, str(dataset.path))
     ours = np.concatenate([[PAD], Vocabulary(items["item_id"]).encode(dataset.vocabulary.ids)])
     mapped = replace(dataset, items=ours.astype(np.int32)[dataset.items])
     trained_on = bundle.manifest.protocol.trained_on

@@ -6,7 +6,6 @@ anything else that scoring does not need.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,8 +19,6 @@ from recsys.errors import InputError
 from recsys.serving.histories import UserHistories
 from recsys.serving.raw_values import RequestTime, id_series, is_missing
 from recsys.serving.recommender import Recommender
-
-logger = logging.getLogger(__name__)
 
 USER, ITEMS, TIMES, CANDIDATES = "user_id", "items", "times", "candidates"
 """The columns of the histories."""
@@ -48,9 +45,6 @@ class HistoryModel:
             A row for each history, in the library and with the index of the histories: ``item_id``
             and ``score``, lists of the k best items, the best first, or of the candidates in their
             order without those outside the catalogue; and ``source``, "model" or "popularity".
-
-        Raises:
-            InputError: a column or a parameter is missing or wrong; see `Recommender.recommend`.
         """
         frame: nw.DataFrame[Any] = nw.from_native(histories, eager_only=True)
         if ITEMS not in frame.columns:
@@ -62,11 +56,18 @@ class HistoryModel:
         candidates = _lists(frame, CANDIDATES)
         scored = [row for row, items in enumerate(candidates) if items is not None]
         others = [row for row, items in enumerate(candidates) if items is None]
-        answers = [_NOTHING]
+        answers = []
         if scored:
-            lists = {row: candidates[row] or [] for row in scored}
-            answers.append(self._score(self._read(frame, scored), lists, at))
-        if others:
+            queries, lists = (
+                self._read(frame, scored),
+                {row: candidates[row] or [] for row in scored},
+            )
+            ids = id_series(chain.from_iterable(lists.values()), CANDIDATES)
+            is_known = self.recommender.bundle.vocabulary.encode(ids).any()
+            queries = self._read(frame, scored)
+            pairs = self.recommender.score(queries, lists if is_known else (), at=at)
+            answers.append(_by_row(queries, pairs))
+        if others or not scored:
             queries = self._read(frame, others)
             best = self.recommender.recommend(queries, at=at, **given)
             answers.append(_by_row(queries, best))
@@ -85,48 +86,10 @@ class HistoryModel:
 
     def _read(self, frame: nw.DataFrame[Any], rows: Sequence[int]) -> UserHistories:
         """Read the histories of some rows, whose numbers are the ids of the users."""
-        bundle, gap = self.recommender.bundle, self.recommender.bundle.usual_gap
         items, times = _lists(frame, ITEMS), _lists(frame, TIMES)
         lists = {row: items[row] or [] for row in rows}
-        untimed = [row for row in rows if lists[row] and not times[row]]
-        known = len(untimed) < len(rows)
-        if bundle.times == "none" or TIMES not in frame.columns or (gap is not None and not known):
-            return bundle.read_histories(lists)
-        if gap is not None and untimed:
-            logger.warning(
-                "%d of %d histories have no times, which the model reads: it takes %d, the median "
-                "of the log, between two interactions",
-                *(len(untimed), len(rows), gap),
-            )
-            newest = bundle.manifest.trained_until or 0  # small numbers may look like another unit
-            for row in untimed:
-                times[row] = [newest - gap * age for age in reversed(range(len(lists[row])))]
-        timed = [times[row] or [] for row in rows]
-        return UserHistories.from_lists(
-            *(rows, [*lists.values()], bundle.vocabulary, bundle.encoders, timed),
-            bundle.time_scale,
-        )
-
-    def _score(
-        self, queries: UserHistories, candidates: Mapping[int, list[Any]], at: RequestTime | None
-    ) -> pl.DataFrame:
-        ids = id_series(chain.from_iterable(candidates.values()), CANDIDATES)
-        if not self.recommender.bundle.vocabulary.encode(ids).any():  # `score` would refuse it
-            return _by_row(queries, _NO_PAIRS)
-        return _by_row(queries, self.recommender.score(queries, candidates, at=at))
-
-
-_NO_PAIRS = pl.DataFrame(
-    schema={USER: pl.Int64, "item_id": pl.Null, "score": pl.Float32, "source": pl.String}
-)
-_NOTHING = pl.DataFrame(
-    schema={
-        USER: pl.Int64,
-        "item_id": pl.List(pl.Null),
-        "score": pl.List(pl.Float64),
-        "source": pl.String,
-    }
-)
+        given = [times[row] for row in rows] if TIMES in frame.columns else None
+        return self.recommender.read_histories(lists, times=given)
 
 
 def _by_row(queries: UserHistories, pairs: pl.DataFrame) -> pl.DataFrame:

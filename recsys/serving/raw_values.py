@@ -1,4 +1,4 @@
-"""Raw ids and times of the caller, checked and turned into tokens and integers."""
+"""Raw ids and times of the caller, checked and turned into series, tokens and integers."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
 from recsys.data.times import as_iso, in_unit, units_in, units_per_second
 from recsys.data.vocabulary import Vocabulary
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError, one_line
 
 logger = logging.getLogger(__name__)
 
-_HINTED = 5_000
-"""The largest vocabulary in which the nearest id is looked for: in a million it takes a minute."""
-_SHOWN = 3
-"""How many unknown ids a warning names."""
+_SHOWN, _LONGEST = 3, 60
+"""How many unknown ids a warning names, and how much of a value a message shows."""
+
+# --- Ids ------------------------------------------------------------------------------------------
 
 
 def id_series(values: Iterable[Any], place: str) -> pl.Series:
-    """Return ids as a series of integers or text; UUIDs are text, as in a log.
-
-    Args:
-        values: the ids.
-        place: where they come from; messages start with it.
+    """Return ids as a series of integers or text: text if there are both, or UUIDs.
 
     Raises:
-        InputError: an id is missing, or is neither an integer nor text.
+        InputError: an id is missing, or is neither an integer nor text; the message starts with
+            the place that the ids come from.
     """
     if isinstance(values, str):
         raise InputError(f"{place}: a list of ids, not {values!r}")
+    given = [str(value) if isinstance(value, UUID) else value for value in values]
     try:
-        ids = pl.Series([str(value) if isinstance(value, UUID) else value for value in values])
+        mixed = {int, str} == {*map(type, given)}
+        ids = pl.Series([*map(str, given)] if mixed else given)
     except (TypeError, ValueError, OverflowError) as error:  # half a surrogate is a ValueError
-        raise InputError(f"{place}: ids are all integers or all text") from error
+        raise InputError(f"{place}: ids are integers of 64 bits, or text") from error
     if ids.null_count():
         raise InputError(f"{place}: an id is missing")
     if ids.dtype.is_float():  # as pandas has integers if some are missing
@@ -56,14 +55,6 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     if len(ids) and not (ids.dtype.is_integer() or ids.dtype == pl.String):
         raise InputError(f"{place}: ids are integers or text, not {ids[0]!r}")
     return ids
-
-
-def ids_of_one_kind(ids: Iterable[Any]) -> list[Any]:
-    """Return integers and text as text if they are mixed, for they match as text."""
-    values = [*ids]
-    if all(isinstance(value, int) for value in values):
-        return values
-    return [str(value) for value in values]
 
 
 def joined_lists(
@@ -93,11 +84,7 @@ def is_missing(value: object) -> bool:
 def lists_of(source: Any) -> Any:
     """Return a Series of lists as a mapping by its index, which pandas has, or else as a list.
 
-    ``log.groupby("user_id")["item_id"].apply(list)`` is such a Series. Anything else, also a Series
-    of single values, is returned as it is.
-
-    Raises:
-        InputError: the index has a value twice.
+    ``log.groupby("user_id")["item_id"].apply(list)`` is such a Series. Anything else is unchanged.
     """
     series = nw.from_native(source, pass_through=True, allow_series=True)
     if not isinstance(series, nw.Series):
@@ -115,11 +102,7 @@ def lists_of(source: Any) -> Any:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Return an argument that must be a whole number.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Return an argument that must be a whole number; raise an `InputError` if it is none."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{name}={value!r}: must be a whole number")
     return int(value)
@@ -131,48 +114,39 @@ def known_tokens(
     """Return the tokens [N] of ids [N] that must all be in the vocabulary.
 
     Raises:
-        InputError: an id is unknown; the message names the id and the place, and the most similar
-            known id if ids are text.
+        InputError: an id is unknown; the message names the id and the place.
     """
     ids = ids if isinstance(ids, pl.Series) else id_series(ids, f"{noun}s")
     tokens = vocabulary.encode(ids)
     if (tokens == PAD).any():
-        unknown = ids[int(np.argmax(tokens == PAD))]
-        text = vocabulary.ids.dtype == pl.String and len(vocabulary) <= _HINTED
-        hint = did_you_mean(str(unknown), vocabulary.ids) if text else ""
-        raise InputError(f"{noun} {unknown!r} is not in the {place}{hint}")
+        unknown = one_line(repr(ids[int(np.argmax(tokens == PAD))]), _LONGEST)
+        raise InputError(f"{noun} {unknown} is not in the {place}")
     return tokens
 
 
 def report_unknown(
     tokens: NDArray[Any], ids: pl.Series, known: Vocabulary, noun: str, place: str, *, strict: bool
 ) -> NDArray[np.bool_]:
-    """Return which tokens [N] are known, and warn of the others.
-
-    Args:
-        tokens: the tokens of the ids, PAD if unknown.
-        ids: the ids [N].
-        known: the vocabulary that they are looked up in.
-        noun: what an id is, in messages.
-        place: what the vocabulary is, in messages.
-        strict: refuse an unknown id.
+    """Return which tokens [N] of ids [N] are not PAD, and warn of the others: see `known_tokens`.
 
     Raises:
         InputError: none is known, or with ``strict`` one is not.
     """
-    found: NDArray[np.bool_] = tokens != PAD
-    if found.all():
-        return found
-    if strict or not found.any():
+    is_known: NDArray[np.bool_] = tokens != PAD
+    if is_known.all():
+        return is_known
+    if strict or not is_known.any():
         known_tokens(ids, known, noun, place)  # raises
-    unknown = ids.filter(~found).unique(maintain_order=True)
+    unknown = ids.filter(~is_known).unique(maintain_order=True)
     names = ", ".join(map(repr, unknown.head(_SHOWN))) + (", …" if len(unknown) > _SHOWN else "")
     logger.warning(
         "%d of %d candidates are left out: %s %s is not in the %s",
-        *(len(ids) - found.sum(), len(ids), noun, names, place),
+        *(len(ids) - is_known.sum(), len(ids), noun, names, place),
     )
-    return found
+    return is_known
 
+
+# --- Times ----------------------------------------------------------------------------------------
 
 RequestTime = float | str | date
 """The time a recommendation is requested for: a number on the scale of the training log, or a date
@@ -188,47 +162,40 @@ class TimeScale:
     form: str | None = None
     """The form of the log's dates, if it is another one than ISO 8601."""
 
-    def value(self, given: RequestTime, place: str) -> int:
-        """Return a time on the scale of the log.
-
-        Args:
-            given: a number, or a date, whatever unit the log has.
-            place: what it is in messages.
+    def value(self, time: RequestTime, place: str) -> int:
+        """Return a number, or a date, on the scale of the log, whatever unit that has.
 
         Raises:
-            InputError: it is neither a number nor a date.
+            InputError: it is neither, or has more than 64 bits; the message starts with the place.
 
         >>> TimeScale(1_700_000_000_000).value("2024-05-01", "at")
         1714521600000
         """
+        shown = f"{place}={one_line(repr(time), _LONGEST)}"
         try:
-            moment = given.isoformat() if isinstance(given, date) else self._dated(given)
+            moment = time.isoformat() if isinstance(time, date) else self._dated(time)
             # An integer stays as it is: a float has 53 bits.
             number = moment if isinstance(moment, int) else int(time_value(moment))
         except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{place}={given!r}: a number or an ISO 8601 date") from error
+            raise InputError(f"{shown}: a number or an ISO 8601 date") from error
         if not -(1 << 63) <= number < 1 << 63:
-            return number
+            raise InputError(f"{shown}: is out of range")
         return int(self.numbers(np.array([number]), place, dates=isinstance(moment, str))[0])
 
-    def _dated(self, given: float | str) -> float | str:
+    def _dated(self, time: float | str) -> float | str:
         """Return a date of the form of the log as ISO 8601; anything else is unchanged."""
-        if self.form in (None, TIME_IS_NUMBER) or isinstance(given, float):
-            return given
-        iso: Any = as_iso(pl.Series([given]), self.form or "")[0]
-        return given if iso == str(given) else iso
+        if self.form in (None, TIME_IS_NUMBER) or isinstance(time, float):
+            return time
+        iso: Any = as_iso(pl.Series([time]), self.form or "")[0]
+        return time if iso == str(time) else iso
 
     def numbers(
         self, times: NDArray[np.int64], place: str, *, dates: bool = False
     ) -> NDArray[np.int64]:
         """Return numbers [N] on the scale of the log: Unix times of another unit in its unit.
 
-        A warning says what was converted, and what cannot be compared with the times of the log.
-
-        Args:
-            times: the numbers.
-            place: what they are in messages.
-            dates: whether they were dates, and are seconds since 1970 now.
+        Those that were dates are seconds since 1970. A warning says what was converted, and what
+        cannot be compared with the times of the log.
         """
         if self.newest is None or not len(times):
             return times

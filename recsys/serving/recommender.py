@@ -25,33 +25,38 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
 from recsys.inference.generator import SequenceGenerator
-from recsys.inference.model_scorer import StateCache, evaluating, model_inputs
+from recsys.inference.model_scorer import evaluating, model_inputs
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import FEWEST_USERS, Seen, batches_of_similar_length
 from recsys.model.generation import Greedy, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.serving.bundle import ModelBundle, refuse_lost_threads
+from recsys.serving.bundle import ModelBundle, refuse_fork
 from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import (
     Candidates,
-    RawCandidates,
     UserItemPairs,
     chosen_diversity,
     chosen_items,
+    read_candidates,
 )
 from recsys.serving.explain import explain_items
-from recsys.serving.histories import KnownUsers, OneHistory, RawHistories, UserHistories, Visitor
+from recsys.serving.histories import (
+    HistoryReader,
+    OneHistory,
+    RawHistories,
+    Times,
+    UserHistories,
+)
 from recsys.serving.index import BundleIndex
 from recsys.serving.new_items import with_new_items
 from recsys.serving.raw_values import (
     RequestTime,
     id_series,
-    ids_of_one_kind,
     known_tokens,
     lists_of,
     whole_number,
 )
-from recsys.serving.stages import Stages
+from recsys.serving.stages import candidate_scorer, ranking_scorer
 
 _TOKENS, _USERS = 1 << 13, 8 * FEWEST_USERS
 """Tokens, and histories, that are embedded together at most."""
@@ -72,13 +77,11 @@ class Recommender:
     """A frame of the library that answers come in where no frame is asked with; polars if None."""
     index: BundleIndex | None = None
     """Finds the items to recommend; all are scored if None."""
-    states: StateCache | None = None
-    """Keeps encoded histories between calls, for one thread at a time; none are kept if None."""
 
     def __getattribute__(self, name: str) -> Any:
-        """Refuse every call in a process that would wait for ever: see `refuse_lost_threads`."""
+        """Refuse every call in a process that would wait for ever: see `refuse_fork`."""
         if not name.startswith("__"):  # which unpickling asks for
-            refuse_lost_threads()
+            refuse_fork()
         return super().__getattribute__(name)
 
     @classmethod
@@ -97,8 +100,8 @@ class Recommender:
         return cls(ModelBundle.open(path), dataset)
 
     def with_new_items(self, items: TableSource) -> Recommender:
-        """Add items that are newer than the model: see `with_new_items`."""
-        return replace(self, bundle=with_new_items(self.bundle, items), states=None)
+        """Add items that are newer than the model: see `recsys.serving.new_items`."""
+        return replace(self, bundle=with_new_items(self.bundle, items))
 
     def with_index(self, path: str | os.PathLike[str]) -> Recommender:
         """Recommend by the index that ``recsys index`` wrote: see `BundleIndex`."""
@@ -108,6 +111,7 @@ class Recommender:
         self,
         histories: RawHistories | UserHistories | None = None,
         users: Iterable[Any] | None = None,
+        times: Times | None = None,
     ) -> UserHistories:
         """Read histories as the model sees them, and count their unknown items.
 
@@ -117,62 +121,30 @@ class Recommender:
                 list of lists of item ids for users 0, 1, …, oldest item first. A model that reads
                 features of interactions or users needs a log with their columns.
             users: ids of users, looked up in the dataset: their full history there, the test
-                target included. If neither is given, all users of the dataset.
+                target included. With lists too, each list is what a user did after that. If neither
+                is given, all users of the dataset.
+            times: the time of each item of lists, which are sorted by them; for models that read
+                times.
 
         Raises:
-            InputError: both arguments are given; or neither is, and no dataset was loaded; the
-                histories cannot be read; a user is unknown.
+            InputError: neither is given, and no dataset was loaded; the histories cannot be read; a
+                user is unknown.
         """
-        if histories is None and users is None and self.dataset is not None:
-            return self.known.read(np.arange(self.dataset.num_users))
-        if (histories is None) == (users is None):
+        if histories is None and users is None and self.dataset is None:
             raise InputError("give either histories or users, or load a dataset")
-        if isinstance(histories, UserHistories):
+        if isinstance(histories, UserHistories) and users is None:
             return histories
-        if histories is not None:
-            return self.bundle.read_histories(histories)
-        ids = id_series(() if users is None else users, "users")
-        return self.known.read(self.known.rows(ids.unique(maintain_order=True)))
-
-    def read_visitors(self, visitors: Sequence[Visitor]) -> UserHistories:
-        """Read the histories of users 0, 1, …, who are all of one kind; a log is of one alone.
-
-        Raises:
-            InputError: a user is not in the dataset; the model reads times and there are none.
-        """
-        first, bundle = visitors[0], self.bundle
-        lists = [visitor.items for visitor in visitors]
-        times = None if first.times is None else [visitor.times for visitor in visitors]
-        if times is None and any(lists) and bundle.times != "none" and bundle.usual_gap is None:
-            raise InputError("history: the model reads the times of interactions: give times")
-        if first.log is not None:
-            read = first.log
-        elif first.user is not None:
-            rows = np.array([visitor.user for visitor in visitors])
-            later = lists if first.items else None
-            read = self.known.read(rows, later, times, bundle.usual_gap)  # type: ignore[arg-type]
-        elif times is None:
-            read = bundle.read_histories([*map(ids_of_one_kind, lists)])
-        else:
-            read = UserHistories.from_lists(
-                *(range(len(lists)), [*map(ids_of_one_kind, lists)], bundle.vocabulary),
-                times=times,  # type: ignore[arg-type]
-            )
-        read = replace(read, user_ids=pl.Series(range(len(visitors))))
-        moments = None if first.at is None else np.array([visitor.at for visitor in visitors])
-        return read.with_request_time(bundle.times, moments)  # on the scale of the log already
+        if users is not None:
+            ids = id_series(users, "users")
+            users = ids.unique(maintain_order=True)
+            if histories is not None and len(users) < len(ids):
+                raise InputError("users: with histories, each may be given once")
+        return self.reader.read(histories, users, times)  # type: ignore[arg-type]
 
     @cached_property
-    def known(self) -> KnownUsers:
-        """The users of the dataset, as the model sees them.
-
-        Raises:
-            InputError: none was loaded; or it lacks a feature that the model reads.
-        """
-        if self.dataset is None:
-            raise InputError("users are looked up in a prepared dataset, and none was loaded")
-        encoded = self.bundle.encoders.read(self.dataset)
-        return KnownUsers(encoded, self.bundle.vocabulary, self.bundle.time_scale)
+    def reader(self) -> HistoryReader:
+        """Reads histories, also of users of the dataset."""
+        return HistoryReader.of(self.bundle, self.dataset)
 
     def recommend(  # noqa: PLR0913 - what is recommended, to whom and by which rules
         self,
@@ -198,14 +170,14 @@ class Recommender:
             k: items per user, fewer if filtering leaves fewer; if None 10, or all items of a
                 smaller catalogue.
             seen: "filter" recommends no item of the history, "allow" any; as in training if None.
-            at: the request time; only models with ``times=request`` need it, others ignore it.
+            at: the request time, which models with ``times=request`` read.
             retrieve: how many items per user target attention ranks, the best by the dot product
                 (plus the count ensemble, if any): faster for a large catalogue, but good items
                 outside them are missed. All items if None.
-            allow: ids of the only items to recommend; a warning counts unknown ones. If None, all.
+            allow: ids of the only items to recommend.
             deny: ids of items that are not recommended.
             where: a condition in SQL over the columns of the item table that recommended items
-                meet, ``"category == 'boots' and price < 80"``: see `keep_where`.
+                meet, ``"category == 'boots' and price < 80"``.
             diversity: the weight of dissimilarity, 0 to 1: see `Diversity`.
             at_most: how many items of a list may have the same value in a column of the item
                 table, ``{"category": 2}``.
@@ -216,9 +188,8 @@ class Recommender:
             "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: k is not between 1 and the size of the catalogue; no item is allowed; a
-                column is unknown; ``retrieve`` is below k, or the model has no target attention;
-                the model reads times and gets none; see `read_histories`.
+            InputError: an argument breaks its rule; ``retrieve`` is below k, or the model has no
+                target attention; see `read_histories`.
         """
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
@@ -227,7 +198,7 @@ class Recommender:
         if retrieve is not None and whole_number("retrieve", retrieve) < k:
             raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
         policy = self._seen(seen)
-        scorer = self._stages(retrieve, self.index).scorer(policy, allowed)
+        scorer = ranking_scorer(self.bundle, policy, retrieve, allowed, self.index)
         if diverse is None:
             tokens, scores = top_k(scorer, queries.histories, k, policy)
         else:
@@ -258,8 +229,8 @@ class Recommender:
                 the histories.
             users: see `read_histories`. If neither is given, the users of the candidates.
             at: see `recommend`.
-            strict: refuse a candidate that is not in the catalogue, or whose user is not among the
-                histories. Else it is left out, and a warning counts and names such candidates.
+            strict: refuse a candidate whose item or user is unknown. Else it is left out, and a
+                warning counts and names such candidates.
             probabilities: see `recommend`.
 
         Returns:
@@ -267,15 +238,14 @@ class Recommender:
             frame of pandas has the index of theirs.
 
         Raises:
-            InputError: no candidate is known, or with ``strict`` one is not; the model reads times
-                and gets none; see `read_histories`.
+            InputError: no candidate is known, or with ``strict`` one is not; see `read_histories`.
         """
-        raw = RawCandidates.read(candidates, self.bundle.experiment.data.columns or Columns())
+        raw = read_candidates(candidates, self.bundle.experiment.data.columns or Columns())
         if histories is None and users is None and self.dataset is not None:
             users = None if raw.users is None else _known_of(raw.users, self.dataset)
         queries = self._queries(histories, users, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
-        scorer = self._stages(None, None).candidates
+        scorer = candidate_scorer(self.bundle)
         scores = np.empty(len(pairs.items), dtype=np.float32)
         for batch in pairs.batches():
             of_batch = scorer.score(queries.histories.take(batch.users), batch.candidates)
@@ -303,7 +273,7 @@ class Recommender:
             users: see `read_histories`.
             n: purchases per user.
             strategy: `Greedy`, `Beam` or `Sampling`; greedy if None.
-            candidates: ids of the items that may be generated; all items if None.
+            candidates: ids of the only items to generate.
             seen: see `recommend`.
             repeats: whether a list may hold an item more than once.
 
@@ -313,8 +283,8 @@ class Recommender:
             purchase. A user for whom too few items are left has fewer than n rows.
 
         Raises:
-            InputError: the model has no decoder or cannot generate so many; a candidate is not in
-                the catalogue; see `read_histories`.
+            InputError: the model has no decoder or cannot generate so many; a candidate is
+                unknown; see `read_histories`.
         """
         bundle, allowed = self.bundle, None
         if candidates is not None:
@@ -350,19 +320,14 @@ class Recommender:
         return frame_like(answer, histories, self.like)
 
     def similar_items(self, item: Any, k: int = 10) -> pl.DataFrame:
-        """Find the k items whose embeddings have the largest cosine with that of an item.
-
-        Args:
-            item: the item's id; it is not among the answer.
-            k: the number of items; fewer if the catalogue has no more.
+        """Find the k other items whose embeddings have the largest cosine with that of an item.
 
         Returns:
             item_id, the item's name or title if the item table has them, similarity (the cosine)
             and rank (from 1), the most similar first; equal ones in the order of the catalogue.
 
         Raises:
-            InputError: the item is not in the catalogue; k is below 1; the bundle holds a
-                baseline, which has no embeddings.
+            InputError: the item is unknown; k is below 1; a baseline has no embeddings.
         """
         if whole_number("k", k) < 1:
             raise InputError(f"k={k}: must be at least 1")
@@ -384,20 +349,14 @@ class Recommender:
     ) -> pl.DataFrame:
         """Return ids and embedding, an array of D float32, of all items or of histories.
 
-        The embedding of an item has its features in it. That of a history is what the head compares
-        with a candidate: the last hidden state. With the head ``dot_product`` the score of an item
-        is the dot product of the two; with target attention that is the score without the part of
-        attention.
-
-        Args:
-            of: "items", or histories: see `read_histories`.
-            at: see `recommend`.
+        The embedding of an item has its features in it. That of a history is the last hidden state,
+        which the head compares with a candidate: by a dot product, to which target attention adds.
 
         Returns:
             item_id or user_id, and embedding, null where no item of a history is in the catalogue.
 
         Raises:
-            InputError: the bundle holds a baseline, which has no embeddings; see `read_histories`.
+            InputError: a baseline has no embeddings; see `read_histories`.
         """
         model = self.bundle.model
         if isinstance(of, str) and of == "items":
@@ -428,19 +387,13 @@ class Recommender:
     ) -> Frame:
         """Show what each purchase of a history adds to the score of an item: see `explain_items`.
 
-        Args:
-            history: see `explain_items`.
-            item: the id of the item to explain.
-            user: in place of a history, the id of a user of the dataset.
-            at: see `recommend`.
-
-        Returns:
-            As `explain_items`, the largest contribution first; equal ones by position.
+        The user is one of the dataset, in place of a history. The largest contribution comes first;
+        equal ones by position.
         """
         if item is None or (history is None) == (user is None):
             raise InputError("give either a history or a user, and the item to explain")
-        given = self.read_histories(users=[user]) if history is None else history
-        (parts,) = explain_items(self.bundle, given, [item], at=at)
+        source = self.read_histories(users=[user]) if history is None else history
+        (parts,) = explain_items(self.bundle, source, [item], at=at)
         best = parts.sort("contribution", descending=True, maintain_order=True)
         return frame_like(best, history, self.like)
 
@@ -459,8 +412,7 @@ class Recommender:
         at: RequestTime | None,
     ) -> UserHistories:
         """Read histories, with the times that the model reads."""
-        queries = self.read_histories(histories, users)
-        return queries.with_request_time(self.bundle.times, at, self.bundle.time_scale)
+        return self.reader.with_request_time(self.read_histories(histories, users), at)
 
     def _seen(self, seen: Seen | None) -> Seen:
         """Return the given policy for seen items, or that of training."""
@@ -486,21 +438,6 @@ class Recommender:
                 "source": pl.Series(sources, dtype=pl.String).gather(rows),
             }
         )
-
-    def _stages(self, retrieve: int | None, index: BundleIndex | None) -> Stages:
-        """The scorers; with kept states, those of the calls before, which share one ranker."""
-        if self.states is None:
-            return Stages.of(self.bundle, retrieve, None, index)
-        key = retrieve, index is None
-        if key not in self._kept_stages:
-            made = Stages.of(self.bundle, retrieve, self.states, index)
-            first = next(iter(self._kept_stages.values()), made)
-            self._kept_stages[key] = replace(made, ranker=first.ranker)
-        return self._kept_stages[key]
-
-    @cached_property
-    def _kept_stages(self) -> dict[tuple[int | None, bool], Stages]:
-        return {}
 
     @cached_property
     def _directions(self) -> Tensor:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from recsys.data.histories import Histories
 from recsys.errors import InputError
-from recsys.inference.item_index import IndexedScorer, ItemIndex
-from recsys.inference.model_scorer import ModelScorer, StateCache
+from recsys.inference.item_index import IndexedScorer
+from recsys.inference.model_scorer import StateCache
 from recsys.inference.ranking import AllowedItems, TwoStages, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen
-from recsys.serving.bundle import ModelBundle, model_scorer
-from recsys.serving.index import STATES, BundleIndex, check_index, query_encoder
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.index import BundleIndex, check_index, query_encoder
+
+_STATES = 64 << 20
+"""Bytes of encoded histories that are kept from a search to the scoring of what it found."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +53,7 @@ class PopularityFallback:
     def top_k(
         self, histories: Histories, k: int, seen: Seen
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """See `top_k`; the model finds its best items as it does alone."""
+        """See `top_k`."""
         items = np.empty((len(histories), k), dtype=np.int32)
         values = np.empty((len(histories), k), dtype=np.float32)
         known, unknown = np.flatnonzero(histories.lengths), np.flatnonzero(histories.lengths == 0)
@@ -61,87 +65,47 @@ class PopularityFallback:
         return items, values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stages:
-    """What the scorers of one bundle share; users with empty histories get the most popular."""
+def candidate_scorer(bundle: ModelBundle) -> PopularityFallback:
+    """Return the scorer of given candidates."""
+    counts = torch.from_numpy(bundle.popularity)
+    return PopularityFallback(bundle.scorer, pad(counts, (1, 0), value=-torch.inf))
 
-    ranker: Scorer
-    retriever: Scorer | None
-    """Finds the items that the ranker ranks; None where it ranks all."""
-    retrieve: int | None
-    """How many items the retriever finds."""
-    popularity: Tensor
-    """Shape [I + 1]: the score of each item token for an empty history; -inf for PAD."""
-    encoder: ModelScorer | None = None
-    """Makes the queries of the index."""
-    index: ItemIndex | None = None
-    """Finds the best items by dot products; None where all are scored."""
 
-    @classmethod
-    def of(
-        cls,
-        bundle: ModelBundle,
-        retrieve: int | None,
-        states: StateCache | None = None,
-        index: BundleIndex | None = None,
-    ) -> Stages:
-        """Make the scorers of a bundle.
+def ranking_scorer(
+    bundle: ModelBundle,
+    seen: Seen,
+    retrieve: int | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+    index: BundleIndex | None = None,
+) -> Scorer:
+    """Put the scorer together that finds the best items; see `Recommender.recommend`.
 
-        Args:
-            bundle: the model, or the baseline.
-            retrieve: how many items target attention ranks; all if None.
-            states: keeps encoded histories; with an index alone, those of one call, so that queries
-                and scores encode once.
-            index: finds the best items; all are scored if None.
+    Args:
+        bundle: the model, or the baseline.
+        seen: for two stages: with "filter", no item of the history is retrieved.
+        retrieve: how many items target attention ranks; all if None.
+        allowed: whether each item token may be recommended [I + 1]; all may if None.
+        index: finds the best items; all are scored if None.
 
-        Raises:
-            InputError: ``retrieve`` is given, and the model has no target attention; or with an
-                index it has, and none is given; the index is of another model.
-        """
-        counts = torch.from_numpy(bundle.popularity)
-        popularity = torch.cat([torch.tensor([-torch.inf]), counts])
-        retriever = None if retrieve is None else bundle.retriever  # raises without attention
-        if bundle.trained is None:
-            if index is not None:
-                check_index(index.path, index.manifest, bundle)
-            return cls(bundle.scorer, retriever, retrieve, popularity)
-        model, settings, ensemble = bundle.trained, bundle.experiment, bundle.count_ensemble
-        ranker = bundle.scorer
-        if index is not None and states is None:
-            states = StateCache(STATES)
-        if states is not None:
-            ranker = model_scorer(model, settings, ensemble, states=states)
-            if retriever is not None:
-                retriever = model_scorer(model, settings, ensemble, model.head.dot_product, states)
-        if index is None:
-            return cls(ranker, retriever, retrieve, popularity)
+    Raises:
+        InputError: ``retrieve`` is given, and the model has no target attention; or with an index
+            it has, and none is given; the index is of another model.
+    """
+    if index is not None:
         check_index(index.path, index.manifest, bundle)
-        if model.head.attends and retrieve is None:
+        if bundle.model.head.attends and retrieve is None:
             raise InputError(
                 f"{index.path}: finds items by the dot product, and target attention ranks them: "
                 "say how many (--retrieve, retrieve=)"
             )
-        encoder = query_encoder(bundle, states)
-        return cls(ranker, retriever, retrieve, popularity, encoder, index.items)
-
-    def scorer(self, seen: Seen, allowed: NDArray[np.bool_] | None = None) -> Scorer:
-        """Put a scorer together, which costs nothing.
-
-        Args:
-            seen: for two stages: with "filter", no item of the history is retrieved.
-            allowed: whether each item token may be recommended [I + 1]; if None, all may.
-        """
-        scorer = self.ranker
-        if self.retrieve is not None and self.retriever is not None:
-            first = self.retriever if allowed is None else AllowedItems(self.retriever, allowed)
-            scorer = TwoStages(first, scorer, self.retrieve, seen)
-        scorer = PopularityFallback(scorer, self.popularity)
-        scorer = scorer if allowed is None else AllowedItems(scorer, allowed)
-        if self.index is None or self.encoder is None:
-            return scorer
-        return IndexedScorer(scorer, self.ranker, self.encoder, self.index, self.retrieve, allowed)
-
-    @property
-    def candidates(self) -> Scorer:
-        """The scorer of given candidates."""
-        return PopularityFallback(self.ranker, self.popularity)
+        if bundle.states is None:  # queries and scores of a call encode once
+            bundle = replace(bundle, states=StateCache(_STATES))
+    scorer = candidate_scorer(bundle)
+    if retrieve is not None:
+        first = bundle.retriever if allowed is None else AllowedItems(bundle.retriever, allowed)
+        scorer = replace(scorer, model=TwoStages(first, bundle.scorer, retrieve, seen))
+    ranking = scorer if allowed is None else AllowedItems(scorer, allowed)
+    if index is None:
+        return ranking
+    encoder = query_encoder(bundle)
+    return IndexedScorer(ranking, bundle.scorer, encoder, index.items, retrieve, allowed)

@@ -20,8 +20,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
 from recsys.experiments.results import Run
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import for_evaluation
+from recsys.serving.bundle import ModelBundle, for_evaluation
 
 LOGS = {"online-retail-ii": ("online-retail-ii", None), "ml-1m": ("ml-1m-sasrec", "2000-12-31")}
 """The wholesaler's log and MovieLens-1M: the preset that trains it, and the day that ends the days;

@@ -21,10 +21,8 @@ from recsys.data.manifest import write_contents
 from recsys.data.preparation import build, describe
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.server.schemas import User
 from recsys.server.service import ServedModel, ServerSettings
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import for_evaluation
+from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.recommender import Recommender
 from tests.read_logs import filtered, read
 
@@ -352,8 +350,7 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
     served = ServedModel.load(ServerSettings(tiny_bundle.path, grown.path))
     for user in users:
-        visitor = served.visitor(User(user_id=user))
-        own = served.recommender.read_visitors([visitor]).histories
+        own = served.recommender.read_histories(users=[user]).histories
         assert tiny_bundle.vocabulary.decode(own.items).to_list() == histories[user]
     mapped = for_evaluation(tiny_bundle, grown, "test")
     targets = mapped.items[mapped.target_positions("test").targets]

@@ -172,9 +172,9 @@ def test_diversity_follows_its_definition(recommender: Recommender, log: Path) -
     ("rules", "message"),
     [
         ({"diversity": 1.5}, "diversity=1.5: must be from 0 to 1"),
-        ({"at_most": {"kynd": 2}}, "at_most: no column 'kynd'; did you mean 'kind'"),
-        ({"at_most": {"kind": 0}}, "at_most: kind=0: must be at least 1"),
-        ({"at_most": {"tags": 1}}, "at_most: column 'tags' of the item table holds List"),
+        ({"at_most": {"kynd": 2}}, "at_most: no column 'kynd' among"),
+        ({"at_most": {"kind": 0}}, "at_most: kind=0: at least 1"),
+        ({"at_most": {"tags": 1}}, "at_most: tags=1: .* of single values"),
     ],
 )
 def test_wrong_rules_of_diversity_are_refused(
@@ -244,4 +244,4 @@ def test_the_command_shows_similar_items(recommender: Recommender) -> None:
     shown = run("similar", recommender.bundle.path, "hat", "-k", 2)
     expected = recommender.similar_items("hat", k=2)
     assert_frame_equal(pl.DataFrame(shown), expected, check_dtypes=False, abs_tol=1e-6)
-    assert "did you mean 'hat'" in refused("similar", recommender.bundle.path, "hats")
+    assert "'hats' is not in" in refused("similar", recommender.bundle.path, "hats")

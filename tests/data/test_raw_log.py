@@ -18,8 +18,8 @@ from recsys.config import Columns, DataConfig, GlobalTime
 from recsys.data.prepared import prepare
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
-from recsys.serving.candidates import RawCandidates
-from recsys.serving.histories import KnownUsers, UserHistories
+from recsys.serving.candidates import read_candidates
+from recsys.serving.histories import HistoryReader, UserHistories
 
 VIEWS = {"views": "event is null or event <> 'view'"}
 RULES = [*VIEWS.items(), ("no event", "event is not null"), ("returns", "quantity >= 1")]
@@ -132,7 +132,8 @@ def test_a_raw_log_gives_the_histories_of_the_dataset(
             dataset = prepare(trained, data, Path(folder, "data"))
         except InputError:
             assume(False)
-        read = UserHistories.from_raw(log if plain else trained, dataset.config, dataset.vocabulary)
+        reader = HistoryReader(dataset.config, dataset.vocabulary, dataset=dataset)
+        read = reader.read(log if plain else trained)
         known = set(dataset.user_ids)
         users = {
             user: str(user) + session if (session := newest_session(of, data.session_gap)) else user
@@ -141,9 +142,7 @@ def test_a_raw_log_gives_the_histories_of_the_dataset(
         assert read.user_ids.to_list() == sorted(set(log["user_id"]))
         for number, user in enumerate(read.user_ids):
             if users.get(user) in known:  # else filtered for its rarity
-                of_dataset = KnownUsers(dataset, dataset.vocabulary)
-                expected = of_dataset.read(of_dataset.rows([users[user]]))
-                assert history(read, number) == history(expected, 0)
+                assert history(read, number) == history(reader.read(users=[users[user]]), 0)
 
 
 def test_every_setting_of_data_is_drawn() -> None:
@@ -155,7 +154,7 @@ CATALOGUE = Vocabulary(pl.Series(["a", "b", "c"]))
 
 
 def read(log: pl.DataFrame, **fields: Any) -> UserHistories:
-    return UserHistories.from_raw(log, DataConfig(**fields), CATALOGUE)
+    return HistoryReader(DataConfig(**fields), CATALOGUE).read(log)
 
 
 def test_views_are_no_purchases(caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +172,7 @@ def test_views_are_no_purchases(caplog: pytest.LogCaptureFixture) -> None:
     assert found.histories.offsets.tolist() == [0, 0, 2]
     assert found.histories.items.tolist() == [1, 3]
     assert caplog.messages == [
-        "histories: 1 of 2 users have no row left by views: they get the most popular items"
+        "histories: 1 of 2 users have no row left: they get the most popular items"
     ]
     nobody = read(log.filter(event="view"), where=VIEWS)
     assert nobody.user_ids.to_list() == [5, 7]
@@ -198,7 +197,7 @@ def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="no column 'event'.*the columns of histories") as error:
         read(log, where=VIEWS)
     assert "\n" not in str(error.value)
-    lists = UserHistories.from_raw({7: ["a"]}, DataConfig(where=VIEWS), CATALOGUE)
+    lists = HistoryReader(DataConfig(where=VIEWS), CATALOGUE).read({7: ["a"]})
     assert lists.histories.items.tolist() == [1]
 
 
@@ -238,16 +237,13 @@ def test_ids_with_zeros_behind_a_point_are_those_of_the_dataset(form: str, tmp_p
     pointed = log.with_columns(pl.col("user_id", "item_id").cast(pl.Float64))
     dataset = prepare(pointed, out=tmp_path / "data")
     assert dataset.user_ids.to_list() == [7, 12]
-    if form == "text":
-        pointed.write_csv(tmp_path / "log.csv")
-        found = UserHistories.from_raw(tmp_path / "log.csv", dataset.config, dataset.vocabulary)
-    else:
-        frame = pointed.to_pandas()
-        found = UserHistories.from_raw(frame, dataset.config, dataset.vocabulary)
-    plain = UserHistories.from_raw(log, dataset.config, dataset.vocabulary)
+    reader = HistoryReader(dataset.config, dataset.vocabulary)
+    pointed.write_csv(tmp_path / "log.csv")
+    found = reader.read(tmp_path / "log.csv" if form == "text" else pointed.to_pandas())
+    plain = reader.read(log)
     assert found.user_ids.to_list() == [7, 12]
     assert found.histories.items.tolist() == plain.histories.items.tolist()
-    candidates = RawCandidates.read(pointed.select("user_id", "item_id"), Columns())
+    candidates = read_candidates(pointed.select("user_id", "item_id"), Columns())
     assert candidates.items.to_list() == log["item_id"].to_list()
     assert candidates.users is not None
     assert candidates.users.to_list() == log["user_id"].to_list()

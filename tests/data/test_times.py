@@ -284,7 +284,7 @@ def test_a_model_that_reads_the_request_time(dataset: PreparedDataset, tmp_path:
     ):
         with pytest.raises(InputError, match=message):
             recommender.recommend(HISTORIES, k=1, at=at)
-    with pytest.raises(InputError, match="times of interactions: give a log with a timestamp"):
+    with pytest.raises(InputError, match="times of interactions: give times"):
         recommender.recommend([[3, 5]], k=1, at=50)
 
 

@@ -68,7 +68,7 @@ def write(path: Path, dataset: PreparedDataset, *overrides: str) -> ModelBundle:
 
 
 def scores(bundle: ModelBundle, ids: list[str]) -> torch.Tensor:
-    histories = bundle.read_histories(HISTORIES).histories
+    histories = Recommender(bundle).read_histories(HISTORIES).histories
     columns = torch.from_numpy(bundle.vocabulary.encode(ids)).long()
     return bundle.scorer.score(histories)[:, columns]
 

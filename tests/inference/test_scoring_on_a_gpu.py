@@ -27,10 +27,9 @@ from recsys.inference import model_scorer
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.generation import Beam
-from recsys.server.schemas import User
 from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import fit_temperature, measure_calibration
+from recsys.serving.calibration import temperature_of
 from recsys.serving.index import make_index
 from recsys.serving.recommender import Recommender
 from tests.helpers.own_process import passed_in_own_process
@@ -98,12 +97,10 @@ def ranks(recommender: Recommender) -> pl.DataFrame:
     return evaluate(bundle.scorer, holdout, "test", "filter").frame
 
 
-def calibration(recommender: Recommender) -> list[float]:
-    dataset, bundle = recommender.dataset, recommender.bundle
-    assert dataset is not None
-    temperature = fit_temperature(bundle, dataset)
-    measured = measure_calibration(bundle, dataset, "test", temperature)
-    return [temperature, measured.log_loss, measured.calibration_error]
+def temperature(recommender: Recommender) -> list[float | None]:
+    assert recommender.dataset is not None
+    holdout = recommender.dataset.holdout("valid", "unknown")
+    return [temperature_of(recommender.bundle.scorer, holdout, seed=0)]
 
 
 ANSWERS: dict[str, Answer] = {
@@ -113,7 +110,7 @@ ANSWERS: dict[str, Answer] = {
     "recommend diverse": lambda one: one.recommend(HISTORIES, k=2, diversity=0.5),
     "score": lambda one: one.score(HISTORIES, ["hat", "boots"]),
     "rank": ranks,
-    "calibrate": calibration,
+    "temperature": temperature,
 }
 OF_TARGET_ATTENTION: dict[str, Answer] = {
     "recommend in two stages": lambda one: one.recommend(HISTORIES, k=2, retrieve=3),
@@ -193,7 +190,7 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
     on_gpu.bundle.model.to(device)
     made = make_index(on_gpu.bundle, dataset, tmp_path / "index", k=2)
     assert made.facts["device"] == device.type
-    assert " at a time on the GPU." in made.advice
+    assert " on the GPU" in made.advice
     expected, found = (
         [
             one.with_new_items(new).recommend(HISTORIES, k=2),
@@ -253,13 +250,10 @@ def test_a_server_answers_as_on_the_cpu(
         settings = ServerSettings(bundle, tiny_dataset.path, retrieve=retrieve, gpu=gpu)
         model = ServedModel.load(settings)
         assert (model.bundle.model.items.weight.device.type == "cpu") != gpu
-        ask, states = model.recommender, model.recommender.states
+        ask, states = model.recommender, model.bundle.states
         users = [
-            ask.read_visitors([model.visitor(asked)])
-            for asked in (
-                User(history=["gloves", "hat"]),
-                User(user_id="bob", history=["socks"]),
-            )
+            ask.read_histories([["gloves", "hat"]]),
+            ask.read_histories([["socks"]], users=["bob"]),
         ]
         found: list[Any] = []
         for user in [*users, *users]:  # the second time of kept states

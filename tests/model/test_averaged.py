@@ -172,7 +172,7 @@ def test_a_mean_of_dot_products_is_one_dot_product(
     tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
-    histories = bundle.read_histories([["boots", "hat"]]).histories
+    histories = Recommender(bundle).read_histories([["boots", "hat"]]).histories
     first = query_encoder(bundle).score(histories)
     assert np.allclose(first, bundle.scorer.score(histories), atol=1e-6)
 

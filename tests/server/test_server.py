@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +29,6 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
 from recsys.server.service import ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import save_temperature
 from recsys.serving.recommender import Recommender
 from tests.conftest import PURCHASES, tiny_experiment
 from tests.helpers.running_server import Running, running
@@ -45,8 +43,10 @@ def model(
     tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path_factory: Any
 ) -> Recommender:
     """With probabilities."""
-    copy = shutil.copytree(tiny_bundle.path, tmp_path_factory.mktemp("server") / "bundle")
-    return Recommender(save_temperature(ModelBundle.open(copy), 2.0), tiny_dataset)
+    path = tmp_path_factory.mktemp("server") / "bundle"
+    parts = path, tiny_bundle.model, tiny_bundle.experiment, tiny_dataset
+    bundle = ModelBundle.write(*parts, ("train",), temperature=2.0)
+    return Recommender(bundle, tiny_dataset)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -52,21 +51,6 @@ def test_a_single_purchase_has_all_the_attention(tiny_bundle: ModelBundle) -> No
     assert abs(parts["share"].item()) == 1
 
 
-def test_items_have_their_names(tiny_bundle: ModelBundle) -> None:
-    parts = explain_items(tiny_bundle, ["hat", "socks"], ["boots"])[0]
-    assert parts.columns == ["position", "item_id", "name", "contribution", "share", "rest"]
-    assert parts["name"].to_list() == ["Top hat", None]
-    assert parts.schema["contribution"] == pl.Float32
-
-
-def test_no_contributions_no_shares(tiny_bundle: ModelBundle) -> None:
-    bundle = ModelBundle.open(tiny_bundle.path)
-    assert isinstance(bundle.model.head, TargetAttentionHead)
-    torch.nn.init.zeros_(bundle.model.head.value_query.weight)
-    parts = explain_items(bundle, ["boots", "hat"], ["socks"])[0]
-    assert parts["contribution"].to_list() == parts["share"].to_list() == [0, 0]
-
-
 @given(history=st.lists(st.sampled_from(ITEMS), min_size=1, max_size=3))
 def test_a_dot_product_is_explained_by_removal(
     tiny_dot_bundle: ModelBundle, history: list[str]
@@ -96,7 +80,7 @@ def test_a_baseline_is_explained_by_removal(
 
 
 def test_impossible_explanations_are_refused(tiny_bundle: ModelBundle) -> None:
-    with pytest.raises(InputError, match="item 'boot' is not in the catalogue; .* 'boots'"):
+    with pytest.raises(InputError, match="item 'boot' is not in the catalogue"):
         explain_items(tiny_bundle, ["boots"], ["boot"])
     with pytest.raises(InputError, match="none of its items is in the catalogue"):
         explain_items(tiny_bundle, ["unheard of"], ["hat"])

@@ -74,20 +74,6 @@ def test_only_the_candidates_are_scored(fresh: Recommender, items_scored: list[i
     assert sum(items_scored) == 5 + 1  # the catalogue and PAD
 
 
-def test_most_of_the_catalogue_is_scored_at_once(
-    fresh: Recommender, items_scored: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_scorer, "MOST_CANDIDATES", 1 / 3)
-    few = [("dan", "hat"), ("ann", "boots"), ("bob", "socks")]
-    fresh.score(HISTORIES, frame(few))
-    assert sum(items_scored) == 3  # once for each of the users
-    items_scored.clear()
-    pairs = [*few, ("dan", "gloves"), ("ann", "hat"), ("bob", "boots")]
-    answer = fresh.score(HISTORIES, frame(pairs))
-    assert sum(items_scored) == 5 + 1  # all of them once for all users
-    assert answer["score"].to_list() == pytest.approx(catalogue_scores(fresh, pairs), abs=1e-5)
-
-
 @given(
     pairs=st.lists(
         st.tuples(st.sampled_from(sorted(HISTORIES)), st.sampled_from(ITEMS)), max_size=20
@@ -120,13 +106,3 @@ def test_batches_hold_each_pair_once_and_less_than_half_padding(
         assert items[batch.pairs].tolist() == batch.candidates[present].tolist()
         assert users[batch.pairs].tolist() == batch.users[present.nonzero()[0]].tolist()
         assert present.mean() > 0.5
-
-
-def test_a_batch_holds_as_many_scores_as_one_of_a_catalogue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 24)
-    monkeypatch.setattr(scorer_module, "FEWEST_USERS", 1)
-    users, items = np.repeat(np.arange(10), 5), np.tile(np.arange(1, 6, dtype=np.int32), 10)
-    batches = list(UserItemPairs(users, items).batches())
-    assert [batch.candidates.shape for batch in batches] == [(4, 5), (4, 5), (2, 5)]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 from recsys.cli import app
@@ -17,8 +16,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import for_evaluation
+from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.recommender import Recommender
 
 
@@ -33,23 +31,6 @@ def refused(*arguments: object) -> str:
     assert result.exit_code != 0
     assert isinstance(result.exception, InputError), result.exception
     return str(result.exception)
-
-
-def test_users_of_a_dataset_are_scored(
-    recommender: Recommender,
-    tiny_bundle: ModelBundle,
-    tiny_dataset: PreparedDataset,
-    tmp_path: Path,
-) -> None:
-    known = ["score", tiny_bundle.path, "--data", tiny_dataset.path, "--json"]
-    shown = run(*known, "--user", "ann", "--item", "socks", "--item", "hat")
-    expected = recommender.score(users=["ann"], candidates=["socks", "hat"])
-    assert_frame_equal(pl.DataFrame(json.loads(shown)), expected, check_dtypes=False)
-    pairs = pl.DataFrame({"user_id": ["eve", "ann"], "item_id": ["hat", "socks"]})
-    pairs.write_csv(tmp_path / "pairs.csv")
-    expected = recommender.score(users=["ann", "eve"], candidates=pairs)
-    shown = run(*known, tmp_path / "pairs.csv")
-    assert_frame_equal(pl.DataFrame(json.loads(shown)), expected, check_dtypes=False)
 
 
 def test_unknown_candidates_are_refused_if_strict(
@@ -89,13 +70,6 @@ def test_a_table_is_cut_and_names_the_items(
     assert len(shown.splitlines()) == 1 + 25  # all of the first user
     everything = run("score", tiny_bundle.path, "--data", tiny_dataset.path, *many, "--json")
     assert len(json.loads(everything)) == 42
-
-
-def test_explanations_are_sorted(tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> None:
-    arguments = ["--user", "ann", "--item", "socks", "--data", tiny_dataset.path, "--json"]
-    parts = json.loads(run("explain", tiny_bundle.path, *arguments))
-    contributions = [part["contribution"] for part in parts]
-    assert contributions == sorted(contributions, reverse=True)
 
 
 @pytest.fixture

@@ -133,9 +133,9 @@ def test_a_model_that_reads_times_gets_them(
     log = pl.DataFrame({"user_id": ["x", "x"], "item_id": ["hat", "boots"], "timestamp": [3, 4]})
     expected = Recommender(bundle).recommend(log, k=2, at=9)
     assert answer["score"][0] == expected["score"].to_list()
-    wrong = pd.DataFrame({"items": [["hat", "boots"]], "times": [[4, 3]]})
-    with pytest.raises(InputError, match="the oldest first"):
-        model.predict(wrong, params={"at": "9"})
+    mixed_up = pd.DataFrame({"items": [["boots", "hat"]], "times": [[4, 3]]})
+    again = model.predict(mixed_up, params={"at": "9", "k": 2})
+    assert again["score"][0] == expected["score"].to_list()
     with pytest.raises(MlflowException, match="times"):
         model.predict(frame[["items"]], params={"at": "9"})
 
