@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -95,24 +94,15 @@ def show_segments(comparison: Comparison, column: str) -> None:
     from recsys.evaluation.metrics import Interval  # noqa: PLC0415
     from recsys.reports.comparison import how_measured, title, with_interval  # noqa: PLC0415
 
-    frame = comparison.by_segment(column)
-    if AS_JSON.get():
-        show_rows(frame.to_dicts())
-        return
-    metrics = [name.removesuffix("_low") for name in frame.columns if name.endswith("_low")]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.caption = Text(how_measured(comparison), justify="left")
-    for head in (column.replace("_", " "), "run", "users", "targets", *map(title, metrics)):
-        table.add_column(head, justify="right" if head in ("users", "targets") else "left")
-    for row in frame.to_dicts():
-        segment = "unknown" if row[column] is None else str(row[column])
-        cells = [printable(segment), printable(row["name"])]
-        cells += [f"{row[name]:,}" for name in ("users", "targets")]
-        for name in metrics:
-            interval = Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
-            cells.append(with_interval(interval))
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+    rows = comparison.by_segment(column).to_dicts()
+    if not AS_JSON.get():
+        for row in rows:
+            row[column] = "unknown" if row[column] is None else row[column]
+            for name in [name.removesuffix("_low") for name in row if name.endswith("_low")]:
+                interval = Interval(row.pop(name), row.pop(f"{name}_low"), row.pop(f"{name}_high"))
+                row[title(name)] = with_interval(interval)
+    show_rows(rows)
+    say(how_measured(comparison))
 
 
 def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:

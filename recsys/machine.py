@@ -18,8 +18,7 @@ logger = logging.getLogger(__name__)
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """The quota of a container in microseconds, or ``max``, and its period."""
 _EARLIER_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-_EARLIER_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-"""Those of the first version of control groups; a quota of -1 is none."""
+"""That of the first version of control groups, -1 if there is none; its period stands beside it."""
 
 
 def usable_processors() -> int:
@@ -28,11 +27,10 @@ def usable_processors() -> int:
     processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # none, or the word max
         if _QUOTA.is_file():
-            quota, period = map(int, _QUOTA.read_text(encoding="ascii").split())
+            quota, period = map(int, _QUOTA.read_text().split())
         else:
-            quota, period = (
-                int(file.read_text(encoding="ascii")) for file in (_EARLIER_QUOTA, _EARLIER_PERIOD)
-            )
+            quota = int(_EARLIER_QUOTA.read_text())
+            period = int(_EARLIER_QUOTA.with_name("cpu.cfs_period_us").read_text())
         if quota > 0:
             processors = min(processors, max(1, quota // period))
     return processors
@@ -65,9 +63,9 @@ def set_up_threads() -> None:
 def keep_freed_memory() -> None:
     """Make glibc reuse the memory that the tensors of a step have freed.
 
-    By default it returns the memory of each chunk of logits to the system, which then has to clear
-    the pages of the next chunk: a quarter of the time of training target attention over ten
-    thousand items, and a third of the time of scoring three thousand for one user.
+    By default it returns the memory of each chunk of logits to the system, which then clears the
+    pages of the next one: a quarter of the time of training target attention over ten thousand
+    items, and a third of that of scoring three thousand for one user.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -111,15 +109,13 @@ def peak_memory_mib() -> dict[str, float]:
 WORTHWHILE = 0.9
 """The share of the usual way's time below which another one is taken: less is not worth a coarser
 rounding, and what a busy machine adds to one of the two does not decide."""
-_SECONDS, _FEWEST = 0.1, 5
-"""How long both are timed, and how often each at least."""
 
 
 def median_share(
     one: Callable[[], object],
     other: Callable[[], object],
     clock: Callable[[], float] = time.perf_counter,
-    seconds: float = _SECONDS,
+    seconds: float = 0.1,
 ) -> float:
     """Return the median time of the first function as a share of that of the second.
 
@@ -131,12 +127,11 @@ def median_share(
     other()
     times: tuple[list[float], list[float]] = ([], [])
     started = clock()
-    while len(times[0]) < _FEWEST or clock() - started < seconds:
+    while len(times[0]) < 5 or clock() - started < seconds:
         for function, taken in zip((one, other), times, strict=True):
             begun = clock()
             function()
             taken.append(clock() - begun)
         if len(times[0]) == 2 and min(times[0]) > 3 * max(times[1]):
             break
-    mine, others = map(statistics.median, times)
-    return mine / others
+    return statistics.median(times[0]) / statistics.median(times[1])

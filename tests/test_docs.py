@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import typer.main
@@ -52,7 +51,7 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    return [Block(found["info"].strip(), found["text"]) for found in FENCE.finditer(text)]
+    return [Block(block["info"].strip(), block["text"]) for block in FENCE.finditer(text)]
 
 
 PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
@@ -107,10 +106,6 @@ def test_the_code_of_each_page_runs(
     run_page(page, monkeypatch)
 
 
-def test_most_pages_have_code() -> None:
-    assert len(RUNNABLE) >= 9
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_each_command_that_does_not_run_has_a_reason_and_real_options(page: str) -> None:
     for block in blocks_of(page):
@@ -133,10 +128,11 @@ def check_options(words: list[str]) -> None:
         assert (ROOT / name).is_file(), name
 
 
-def test_each_shipped_config_is_listed() -> None:
+def test_each_shipped_config_is_listed_and_most_pages_have_code() -> None:
     listed = (DOCS / "datasets.md").read_text(encoding="utf-8")
     for path in (ROOT / "configs").glob("*.yaml"):
         assert f"`{path.name}`" in listed, path.name
+    assert len(RUNNABLE) >= 9
 
 
 def test_each_public_name_is_in_the_api_reference() -> None:
@@ -146,7 +142,11 @@ def test_each_public_name_is_in_the_api_reference() -> None:
 
 
 def test_the_configuration_reference_has_every_section_and_field() -> None:
-    extension = load_extension()
+    spec = util.spec_from_file_location("config_reference", DOCS / "_ext" / "config_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    extension = util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
     sections = {
         kind
         for kind in vars(config).values()
@@ -157,12 +157,3 @@ def test_the_configuration_reference_has_every_section_and_field() -> None:
     text = extension.configuration_reference()
     for section in sections - shared:
         assert all(f"| `{name}` |" in text for name in section.model_fields), section
-
-
-def load_extension() -> ModuleType:
-    spec = util.spec_from_file_location("config_reference", DOCS / "_ext" / "config_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -15,7 +15,6 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-import yaml
 from mlflow import MlflowClient
 
 from recsys.config import DataConfig
@@ -48,28 +47,31 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_config(home: Path, name: str, dropout: float, epochs: int) -> None:
-    tree: dict[str, Any] = {
-        "name": name,
-        "model": {
-            "embedding_dim": 8,
-            "feed_forward_dim": 8,
-            "max_sequence_length": 10,
-            "dropout": dropout,
-            "head": {"kind": "target_attention", "head_dim": 4},
-        },
-        "training": {
-            "max_epochs": epochs,
-            "patience": epochs,
-            "batch_tokens": 150,
-            "learning_rate": 0.01,
-            "refit": True,
-            "precision": "float32",
-            "checkpoint_minutes": 0.001,
-        },
-        "evaluation": {"seen": "allow", "cutoffs": [10]},
-    }
-    (home / f"{name}.yaml").write_text(yaml.safe_dump(tree))
+CONFIG = """
+name: {name}
+model:
+  embedding_dim: 8
+  feed_forward_dim: 8
+  max_sequence_length: 10
+  dropout: {dropout}
+  head: {{kind: target_attention, head_dim: 4}}
+training:
+  max_epochs: {epochs}
+  patience: {epochs}
+  batch_tokens: 150
+  learning_rate: 0.01
+  refit: true
+  precision: float32
+  checkpoint_minutes: {minutes}
+evaluation: {{seen: allow, cutoffs: [10]}}
+"""
+
+
+def write_config(
+    home: Path, name: str, dropout: float, epochs: int, minutes: float = 0.001
+) -> None:
+    text = CONFIG.format(name=name, dropout=dropout, epochs=epochs, minutes=minutes)
+    (home / f"{name}.yaml").write_text(text)
 
 
 def start(home: Path, name: str, python: list[str]) -> subprocess.Popen[str]:
@@ -143,9 +145,7 @@ def test_kills_change_nothing(home: Path) -> None:
 
 def test_a_sigterm_saves_a_checkpoint_between_two_steps(home: Path) -> None:
     """The checkpoint is of that moment, not of minutes before."""
-    write_config(home, "terminated", dropout=0.3, epochs=400)
-    text = (home / "terminated.yaml").read_text().replace("checkpoint_minutes: 0.001", "")
-    (home / "terminated.yaml").write_text(text)
+    write_config(home, "terminated", dropout=0.3, epochs=400, minutes=60)
     process, checkpoint = start(home, "terminated", ALONE), home / "runs" / "terminated.checkpoint"
     while not checkpoint.exists():
         assert process.poll() is None
