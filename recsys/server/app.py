@@ -27,12 +27,10 @@ from recsys.server.batching import QueueFullError, StoppedError
 from recsys.server.schemas import (
     ExplainRequest,
     Explanation,
-    Health,
+    Items,
     Problem,
-    Recommendations,
     RecommendRequest,
     ScoreRequest,
-    Scores,
     SimilarItems,
     SimilarRequest,
     rule_broken,
@@ -60,8 +58,8 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     )
 }
 _QUESTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel], str], ...] = (
-    ("recommend", RecommendRequest, Recommendations, "The best items of a user"),
-    ("score", ScoreRequest, Scores, "The scores of given items"),
+    ("recommend", RecommendRequest, Items, "The best items of a user"),
+    ("score", ScoreRequest, Items, "The scores of given items"),
     ("similar", SimilarRequest, SimilarItems, "The most similar items"),
     ("explain", ExplainRequest, Explanation, "The parts of a score"),
 )
@@ -118,8 +116,8 @@ def _routes(service: Service) -> APIRouter:
         )
 
     @router.get("/healthz", summary="Whether the process is alive", tags=["operation"])
-    async def healthz() -> Health:
-        return Health()
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
 
     @router.get(
         "/readyz",
@@ -127,10 +125,10 @@ def _routes(service: Service) -> APIRouter:
         tags=["operation"],
         responses={503: _PROBLEMS[503]},
     )
-    async def readyz() -> Health:
+    async def readyz() -> dict[str, str]:
         if not service.thread.is_running:
             raise StoppedError
-        return Health()
+        return {"status": "ok"}
 
     @router.get(
         "/metrics",

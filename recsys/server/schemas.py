@@ -178,40 +178,27 @@ class OfHistory(Answer):
     better."""
 
 
-class ScoredItem(Answer):
-    """A candidate and its score."""
+class Item(Answer):
+    """A recommended or scored item."""
 
     item_id: Id
     score: float | None
     """Null: the item is never recommended to this user."""
+    rank: int | None = None
+    """Of recommended items: from 1, the best."""
     probability: float | None = None
     """Only if it was asked for; null where the source is popularity."""
 
 
-class RecommendedItem(ScoredItem):
-    """One of the best items."""
+class Items(OfHistory):
+    """The best items of a user, best first; or known candidates, in the order of the request."""
 
-    rank: int
-    """From 1, the best."""
-
-
-class Recommendations(OfHistory):
-    """The best items of a user, best first."""
-
-    items: list[RecommendedItem]
+    items: list[Item]
     source: Literal["model", "popularity"]
     """popularity: no item of the history is known, so the most popular items are the answer, and
     scores are counts of interactions."""
-
-
-class Scores(OfHistory):
-    """The scores of the known candidates, in the order of the request."""
-
-    items: list[ScoredItem]
-    source: Literal["model", "popularity"]
-    """See `Recommendations`."""
-    unknown: list[Id]
-    """The candidates that are not in the catalogue."""
+    unknown: list[Id] = []
+    """Of scored items: the candidates that are not in the catalogue."""
 
 
 class Contribution(Answer):
@@ -256,9 +243,3 @@ class Problem(Answer):
     """Why there is no answer, in one line."""
 
     error: str
-
-
-class Health(Answer):
-    """Whether the server is up."""
-
-    status: Literal["ok"] = "ok"
