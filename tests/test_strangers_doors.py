@@ -8,9 +8,11 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+import typer.main
 from mlflow import MlflowClient
 from typer.testing import CliRunner
 
@@ -87,11 +89,12 @@ def test_runs_of_other_samples_are_compared_on_their_common_targets(command: Com
     assert "only the targets that all of these runs ranked" in said
 
 
-def test_each_command_has_the_option_verbose_and_recsys_a_version() -> None:
-    names = [command.name for command in app.registered_commands]
-    assert len(names) > 20
-    for name in names:
-        assert "--verbose" in CliRunner().invoke(app, [str(name), "--help"]).output, name
+def test_each_option_has_a_help_each_command_verbose_and_recsys_a_version() -> None:
+    commands: Any = typer.main.get_command(app)
+    assert len(commands.commands) > 20
+    for name, command in commands.commands.items():
+        assert all(parameter.help for parameter in command.params), name
+        assert "--verbose" in {option for each in command.params for option in each.opts}, name
     assert re.match(r"recsys \S+\n$", CliRunner().invoke(app, ["--version"]).output)
 
 

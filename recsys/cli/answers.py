@@ -106,39 +106,13 @@ def recommend_items(
     histories: Histories = None,
     user: Users = None,
     data: Data = None,
-    k: Annotated[
-        int | None, Option("-k", help="Items per user; default: 10, or all if there are fewer.")
-    ] = None,
+    k: Annotated[int | None, Option("-k")] = None,
     seen: Seen = None,
-    where: Annotated[
-        str | None,
-        Option(
-            help="Recommend only items that meet a condition in SQL over the columns of the item "
-            "table: \"category == 'boots' and price < 80\"."
-        ),
-    ] = None,
-    allow: Annotated[
-        Path | None, Option(help="Table of item_id: the only items to recommend.")
-    ] = None,
-    deny: Annotated[
-        Path | None, Option(help="Table of item_id: items that are not recommended.")
-    ] = None,
-    diversity: Annotated[
-        float | None,
-        Option(
-            min=0.0,
-            max=1.0,
-            help="Weight of dissimilarity to the items chosen before (maximal marginal relevance). "
-            "Default: by score alone.",
-        ),
-    ] = None,
-    at_most: Annotated[
-        list[str] | None,
-        Option(
-            help="At most so many items of a list with the same value in a column of the item "
-            "table: category=2; repeatable."
-        ),
-    ] = None,
+    where: str | None = None,
+    allow: Path | None = None,
+    deny: Path | None = None,
+    diversity: Annotated[float | None, Option(min=0.0, max=1.0)] = None,
+    at_most: list[str] | None = None,
     new_items: NewItems = None,
     at: At = None,
     retrieve: Retrieve = None,
@@ -150,6 +124,17 @@ def recommend_items(
 
     With --data and neither --user nor histories, all users of the dataset are answered; with --out
     some thousands at a time, so that a dataset may be larger than the memory.
+
+    Options:
+        k: Items per user; default: 10, or all if there are fewer.
+        where: Recommend only items that meet a condition in SQL over the columns of the item
+            table: "category == 'boots' and price < 80".
+        allow: Table of item_id: the only items to recommend.
+        deny: Table of item_id: items that are not recommended.
+        diversity: Weight of dissimilarity to the items chosen before (maximal marginal relevance).
+            Default: by score alone.
+        at_most: At most so many items of a list with the same value in a column of the item table:
+            category=2; repeatable.
     """
     recommender, users = open_recommender(bundle, data, user, new_items)
     if index is not None:
@@ -197,26 +182,13 @@ def _caps(texts: Sequence[str]) -> dict[str, int]:
 @command("score", "Recommend and explain")
 def score_items(
     bundle: Bundle,
-    files: Annotated[
-        list[Path] | None,
-        Argument(
-            metavar="[HISTORIES] [CANDIDATES]",
-            help="Log of the users' histories, as for recommend (not with --data); and table of "
-            "the candidates: user_id and item_id, or item_id alone for all users (not with "
-            "--item). Columns may have their names in the training log.",
-        ),
-    ] = None,
+    files: Annotated[list[Path] | None, Argument(metavar="[HISTORIES] [CANDIDATES]")] = None,
     user: Users = None,
     data: Data = None,
-    item: Annotated[
-        list[str] | None, Option("--item", help="A candidate for all users; repeatable.")
-    ] = None,
+    item: list[str] | None = None,
     new_items: NewItems = None,
     at: At = None,
-    strict: Annotated[
-        bool,
-        Option("--strict", help="Refuse unknown candidates. Default: leave them out, and say so."),
-    ] = False,
+    strict: bool = False,
     probabilities: Probabilities = False,
     out: Out = None,
 ) -> None:
@@ -226,6 +198,13 @@ def score_items(
     (popularity), for users without a history: the two are on other scales.
 
     With --data and no --user, the users are those of the candidates.
+
+    Options:
+        files: Log of the users' histories, as for recommend (not with --data); and table of the
+            candidates: user_id and item_id, or item_id alone for all users (not with --item).
+            Columns may have their names in the training log.
+        item: A candidate for all users; repeatable.
+        strict: Refuse unknown candidates. Default: leave them out, and say so.
     """
     from recsys.serving.files import check_format
 
@@ -256,42 +235,33 @@ def generate_items(
     histories: Histories = None,
     user: Users = None,
     data: Data = None,
-    n: Annotated[int, Option("-n", help="Purchases per user, up to model.max_generated.")] = 5,
-    beam: Annotated[
-        int | None,
-        Option(
-            help="Beam search: keep so many lists at each step. Default: the most probable item "
-            "at each step."
-        ),
-    ] = None,
-    sample: Annotated[
-        bool, Option("--sample", help="Draw each item at random from the model's probabilities.")
-    ] = False,
-    temperature: Annotated[
-        float, Option(help="With --sample: below 1 favours probable items, above 1 the others.")
-    ] = 1.0,
-    top_k: Annotated[
-        int | None, Option(help="With --sample: draw only from the k most probable items.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        Option(help="With --sample: draw only from the fewest items with this total probability."),
-    ] = None,
-    seed: Annotated[
-        int, Option(min=0, max=2**63 - 1, help="With --sample: seed of the draws.")
-    ] = 0,
-    candidates: Annotated[
-        Path | None, Option(help="Table of item_id: only these items may be generated.")
-    ] = None,
-    repeats: Annotated[
-        bool, Option("--repeats", help="Allow an item more than once in a list.")
-    ] = False,
+    n: Annotated[int, Option("-n")] = 5,
+    beam: int | None = None,
+    sample: bool = False,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: Annotated[int, Option(min=0, max=2**63 - 1)] = 0,
+    candidates: Path | None = None,
+    repeats: bool = False,
     seen: Seen = None,
     out: Out = None,
 ) -> None:
     """Generate the next n purchases of each user, in order.
 
     The model must be of kind sequence_to_sequence.
+
+    Options:
+        n: Purchases per user, up to model.max_generated.
+        beam: Beam search: keep so many lists at each step. Default: the most probable item at each
+            step.
+        sample: Draw each item at random from the model's probabilities.
+        temperature: With --sample: below 1 favours probable items, above 1 the others.
+        top_k: With --sample: draw only from the k most probable items.
+        top_p: With --sample: draw only from the fewest items with this total probability.
+        seed: With --sample: seed of the draws.
+        candidates: Table of item_id: only these items may be generated.
+        repeats: Allow an item more than once in a list.
     """
     import torch
 
@@ -325,13 +295,18 @@ def generate_items(
 @command("explain", "Recommend and explain")
 def explain_item(
     bundle: Bundle,
-    user: Annotated[str, Option(help="A user of the dataset.")],
-    item: Annotated[str, Option(help="The item whose score to explain.")],
+    user: str,
+    item: str,
     data: BundleData,
     at: At = None,
     out: Out = None,
 ) -> None:
-    """Show what each purchase of a user adds to the score of an item, the largest part first."""
+    """Show what each purchase of a user adds to the score of an item, the largest part first.
+
+    Options:
+        user: A user of the dataset.
+        item: The item whose score to explain.
+    """
     recommender, users = open_recommender(bundle, data, [user], use_gpu=False)
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
     (user_id,) = users or [user]
@@ -354,17 +329,16 @@ def show_similar_items(
 @command("embeddings", "Recommend and explain")
 def write_embeddings(
     bundle: Bundle,
-    out: Annotated[
-        Path,
-        Option(
-            help="File to write: .parquet, .csv (a column for each dimension) or .npy (the matrix "
-            "alone; NAME.ids.csv beside it has the ids of its rows)."
-        ),
-    ],
+    out: Path,
     histories: Histories = None,
     at: At = None,
 ) -> None:
-    """Write the embeddings of all items, or of histories if a log of histories is given."""
+    """Write the embeddings of all items, or of histories if a log of histories is given.
+
+    Options:
+        out: File to write: .parquet, .csv (a column for each dimension) or .npy (the matrix alone;
+            NAME.ids.csv beside it has the ids of its rows).
+    """
     from recsys.serving.files import EMBEDDINGS, check_format, save_embeddings
 
     check_format(out, EMBEDDINGS)

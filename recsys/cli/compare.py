@@ -32,30 +32,14 @@ logger = logging.getLogger(__name__)
 
 @command("evaluate", "Evaluate and compare")
 def evaluate_held_out(
-    bundle: Annotated[
-        Path | None, Argument(help="Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.")
-    ] = None,
+    bundle: Annotated[Path | None, Argument()] = None,
     *,
     data: BundleData,
     part: HeldOutPart = "test",
-    candidates: Annotated[
-        Path | None,
-        Option(
-            help="Table of user_id and item_id: the items to rank for each user, the targets "
-            "included; overrides the config."
-        ),
-    ] = None,
-    out: Annotated[Path | None, Option(help="File for the rank table: .parquet.")] = None,
-    predictions: Annotated[
-        Path | None,
-        Option(
-            help="Scores of another system in place of a model: a table of user_id, item_id and "
-            "score, with lists of any length. They are tracked as a run, for recsys compare."
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, Option(help="With --predictions: name of the run; default: the file's.")
-    ] = None,
+    candidates: Path | None = None,
+    out: Path | None = None,
+    predictions: Path | None = None,
+    name: str | None = None,
     overrides: Set = None,
     uri: Uri = None,
 ) -> None:
@@ -66,6 +50,15 @@ def evaluate_held_out(
     With --predictions the test targets are ranked by the scores of another system, under the
     protocol of the dataset and --set evaluation.seen=allow. Items without a score rank below all
     with one, and tie.
+
+    Options:
+        bundle: Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.
+        candidates: Table of user_id and item_id: the items to rank for each user, the targets
+            included; overrides the config.
+        out: File for the rank table: .parquet.
+        predictions: Scores of another system in place of a model: a table of user_id, item_id and
+            score, with lists of any length. They are tracked as a run, for recsys compare.
+        name: With --predictions: name of the run; default: the file's.
     """
     if predictions is not None:
         if bundle is not None or out is not None or candidates is not None or part != "test":
@@ -130,34 +123,28 @@ def _evaluate_predictions(
 
 @command("compare", "Evaluate and compare")
 def compare_runs(
-    runs: Annotated[list[str] | None, Argument(help="Ids or names of runs; default: all.")] = None,
-    experiment: Annotated[str, Option(help="MLflow experiment.")] = "recsys",
-    metric: Annotated[
-        list[str] | None,
-        Option(help="E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable."),
-    ] = None,
-    pooled: Annotated[
-        bool, Option("--pool-seeds", help="Show runs that differ only in their seed as one row.")
-    ] = False,
-    test: Annotated[
-        Literal["randomisation", "t"], Option(help="Paired test for the p-values.")
-    ] = "randomisation",
-    by: Annotated[
-        str | None,
-        Option(
-            help="Show metrics by segment instead: history, customer, purchase, popularity_decile, "
-            "gap."
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None, Option(help="Folder to write: an HTML page, its pictures as SVG, CSV, LaTeX.")
-    ] = None,
-    across_protocols: Annotated[
-        bool, Option("--across-protocols", help="Allow runs of different protocols.")
-    ] = False,
+    runs: Annotated[list[str] | None, Argument()] = None,
+    experiment: str = "recsys",
+    metric: list[str] | None = None,
+    pooled: Annotated[bool, Option("--pool-seeds")] = False,
+    test: Literal["randomisation", "t"] = "randomisation",
+    by: str | None = None,
+    report: Path | None = None,
+    across_protocols: bool = False,
     uri: Uri = None,
 ) -> None:
-    """Compare MLflow runs: metrics with intervals, and paired tests against the first run."""
+    """Compare MLflow runs: metrics with intervals, and paired tests against the first run.
+
+    Options:
+        runs: Ids or names of runs; default: all.
+        experiment: MLflow experiment.
+        metric: E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable.
+        pooled: Show runs that differ only in their seed as one row.
+        test: Paired test for the p-values.
+        by: Show metrics by segment instead: history, customer, purchase, popularity_decile, gap.
+        report: Folder to write: an HTML page, its pictures as SVG, CSV and LaTeX.
+        across_protocols: Allow runs of different protocols.
+    """
     from recsys.api import compare
 
     comparison = compare(
@@ -182,14 +169,14 @@ def show_retrieval(
     bundle: Bundle,
     data: BundleData,
     part: HeldOutPart = "test",
-    retrieve: Annotated[
-        list[int] | None,
-        Option(help="Items that the second stage ranks; repeatable; default: 10 to 1,000."),
-    ] = None,
+    retrieve: list[int] | None = None,
 ) -> None:
     """Measure what recommend --retrieve N misses: targets not retrieved, and lower metrics.
 
     One line for each N; the last line ranks all items, in one stage.
+
+    Options:
+        retrieve: Items that the second stage ranks; repeatable; default: 10 to 1,000.
     """
     from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.search_metrics import retrieval_metrics

@@ -31,41 +31,15 @@ from recsys.progress import stage
 def serve_bundle(
     bundle: Bundle,
     data: Data = None,
-    host: Annotated[
-        str, Option(help="Address to listen on; 0.0.0.0 for every network.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")
-    ] = 8000,
-    workers: Annotated[
-        int, Option(help="Processes that answer at the port, each with a model of its own.")
-    ] = 1,
-    threads: Annotated[
-        int | None,
-        Option(help="Threads of the model of each worker. Default: all cores, divided by workers."),
-    ] = None,
-    gather_ms: Annotated[
-        float,
-        Option(
-            min=0,
-            max=1000,
-            help="Milliseconds that requests wait at most to share a pass of the model. A "
-            "request that comes alone never waits.",
-        ),
-    ] = 4.0,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535)] = 8000,
+    workers: int = 1,
+    threads: int | None = None,
+    gather_ms: Annotated[float, Option(min=0, max=1000)] = 4.0,
     retrieve: Retrieve = None,
     index: Index = None,
-    gpu: Annotated[
-        bool, Option("--gpu", help="Answer on the GPU, which holds a model for each worker.")
-    ] = False,
-    cache: Annotated[
-        int,
-        Option(
-            min=0,
-            help="Bytes of encoded histories that each worker keeps: a request with a known "
-            "history skips the encoder. 0 keeps none.",
-        ),
-    ] = 256 << 20,
+    gpu: bool = False,
+    cache: Annotated[int, Option(min=0)] = 256 << 20,
 ) -> None:
     """Answer requests over HTTP: recommend, score, similar, explain.
 
@@ -81,6 +55,17 @@ def serve_bundle(
     models:/NAME@ALIAS is replaced when the alias moves. SIGTERM ends it after the
     requests that it has. The environment variable RECSYS_API_KEY sets a key that requests must
     bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
+
+    Options:
+        host: Address to listen on; 0.0.0.0 for every network.
+        port: Port to listen on; 0 for any free one.
+        workers: Processes that answer at the port, each with a model of its own.
+        threads: Threads of the model of each worker. Default: all cores, divided by the workers.
+        gather_ms: Milliseconds that requests wait at most to share a pass of the model. A request
+            that comes alone never waits.
+        gpu: Answer on the GPU, which holds a model for each worker.
+        cache: Bytes of encoded histories that each worker keeps: a request with a known history
+            skips the encoder. 0 keeps none.
     """
     from recsys.machine import usable_processors
     from recsys.server.process import serve, threads_of
@@ -105,23 +90,11 @@ def serve_bundle(
 def make_index(
     bundle: Bundle,
     data: BundleData,
-    out: Annotated[Path, Option(help="Folder to write; an earlier index is replaced.")],
-    recall: Annotated[
-        float, Option(min=0.0, max=1.0, help="Share of the k best items that are to be found.")
-    ] = 0.98,
-    k: Annotated[
-        int | None,
-        Option(
-            "-k",
-            min=1,
-            help="Items per user that the measurement finds; for target attention those that "
-            "--retrieve will find. Default: 10, for target attention 200.",
-        ),
-    ] = None,
+    out: Path,
+    recall: Annotated[float, Option(min=0.0, max=1.0)] = 0.98,
+    k: Annotated[int | None, Option("-k", min=1)] = None,
     part: HeldOutPart = "test",
-    gpu: Annotated[
-        bool, Option("--gpu", help="Time the model on the GPU, as serve --gpu uses it.")
-    ] = False,
+    gpu: bool = False,
 ) -> None:
     """Make an approximate index of a model's items, and measure whether it is worth using.
 
@@ -129,6 +102,13 @@ def make_index(
     without scoring all, and misses some. Both searches are timed on this machine after histories
     of the dataset, and the last line says which one to use. The index itself is always searched on
     the CPU. Needs the extra ann.
+
+    Options:
+        out: Folder to write; an earlier index is replaced.
+        recall: Share of the k best items to find: as few items are searched as reach it.
+        k: Items per user that the measurement finds; for target attention those that --retrieve
+            will find. Default: 10, for target attention 200.
+        gpu: Time the model on the GPU, as serve --gpu uses it.
     """
     from recsys.serving.index import make_index as make
 
@@ -145,19 +125,19 @@ def make_index(
 
 @command("register", "Deploy")
 def register_model(
-    model: Annotated[
-        str, Argument(help="A run: its id or name; or a folder: runs/NAME, or a bundle.")
-    ],
-    name: Annotated[str, Argument(help="The name of the model, such as shop.")],
-    alias: Annotated[
-        str | None,
-        Option(help="An alias that then names this version, such as champion."),
-    ] = None,
+    model: Annotated[str, Argument()],
+    name: Annotated[str, Argument()],
+    alias: str | None = None,
     uri: Uri = None,
 ) -> None:
     """Register a trained model in the MLflow store, as the next version of its name.
 
     Commands that take a bundle then take models:/NAME@ALIAS and models:/NAME/VERSION.
+
+    Options:
+        model: A run: its id or name; or a folder: runs/NAME, or a bundle.
+        name: The name of the model, such as shop.
+        alias: An alias that then names this version, such as champion.
     """
     from recsys.experiments.results import register
 
@@ -168,15 +148,17 @@ def register_model(
 @command("export", "Deploy")
 def export_bundle(
     bundle: Bundle,
-    out: Annotated[Path, Option(help="Folder to write; an earlier export is replaced.")],
-    int8: Annotated[
-        bool, Option("--int8", help="Round the weights to 8 bits; with --data, see the loss.")
-    ] = False,
+    out: Path,
+    int8: bool = False,
     data: Data = None,
 ) -> None:
     """Export a model to ONNX, for programs without torch: encoder and head, and the items' ids.
 
     The graphs are checked against torch; with --data, NDCG@10 on its test targets is measured.
+
+    Options:
+        out: Folder to write; an earlier export is replaced.
+        int8: Round the weights to 8 bits; with --data, see the loss.
     """
     from recsys.export.onnx import export_onnx
 

@@ -6,16 +6,28 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial, wraps
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer import Argument, Option
 
 from recsys.config import (
-    ROW_ORDER,
     DataConfig,
     Experiment,
     TrackingConfig,
@@ -69,54 +81,56 @@ def for_all_commands(
     FOR_SPREADSHEETS.set(spreadsheet)
 
 
+# --- Commands ------------------------------------------------------------------------------------
+
 PANELS = ("Start here", "Logs", "Train", "Evaluate and compare", "Recommend and explain", "Deploy")
 """What a user wants to do, in the order in which the help lists it."""
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 def command(
     name: str, panel: str, *, prints_rows: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes a function a command, with --verbose and --json.
+    """Return a decorator that makes a function a command.
 
-    A parameter of the type `LogOptions` becomes an option for each of its fields: typer reads the
-    signature.
+    The docstring is the help: what stands before ``Options:`` is that of the command, what follows
+    is that of its parameters. A parameter is an option unless it is annotated as an `Argument`;
+    true or false is a flag. One of the type `LogOptions` becomes an option for each of its fields.
 
     Args:
         name: the command.
         panel: one of `PANELS`.
-        prints_rows: whether the command has the option --json.
+        prints_rows: whether the command has the option --json; all have --verbose.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        option = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
         signature = inspect.signature(function, eval_str=True)
-        fields = get_type_hints(LogOptions, include_extras=True)
-        reads_log = "log" in signature.parameters
+        about, helps = _help_of(function)
         parameters: list[inspect.Parameter] = []
         for parameter in signature.parameters.values():
             if parameter.annotation is LogOptions:
-                parameters += [
-                    option(name, default=None, annotation=fields[name]) for name in fields
-                ]
+                parameters += _LOG_PARAMETERS
             else:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                parameters.append(_with_help(parameter, helps))
         if prints_rows:
-            parameters.append(option("as_json", default=False, annotation=Json))
-        parameters.append(option("verbose", default=False, annotation=Verbose))
+            parameters.append(_flag("as_json", Option("--json", help="Print JSON, not a table.")))
+        text = "Log each step: what is tried, chosen and measured."
+        parameters.append(_flag("verbose", Option("--verbose", help=text)))
 
         @wraps(function)
         def run(*, as_json: bool = False, verbose: bool = False, **values: Any) -> None:
-            before = AS_JSON.set(as_json)
             library = logging.getLogger("recsys")
             if verbose and library.isEnabledFor(logging.INFO):  # not in torchrun's other processes
                 library.setLevel(logging.DEBUG)
-            if reads_log:
-                values["log"] = LogOptions(**{name: values.pop(name) for name in fields})
+            if "log" in signature.parameters:
+                values["log"] = LogOptions(*map(values.pop, LogOptions._fields))
+            before = AS_JSON.set(as_json)
             try:
                 function(**values)
             finally:
                 AS_JSON.reset(before)
 
+        run.__doc__ = about
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         app.command(name, rich_help_panel=panel)(run)
         return function
@@ -124,12 +138,29 @@ def command(
     return register
 
 
-# --- Options -------------------------------------------------------------------------------------
+def _help_of(described: object) -> tuple[str, dict[str, str]]:
+    """Split a docstring into what it says of a command, and of each of its options."""
+    about, _, options = (inspect.getdoc(described) or "").partition("\n\nOptions:\n")
+    entries = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", options, flags=re.MULTILINE)
+    return about, {name: " ".join(text.split()) for name, text in entries}
 
-Verbose = Annotated[
-    bool, Option("--verbose", help="Log each step: what is tried, chosen and measured.")
-]
-Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+
+def _with_help(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
+    """Return a parameter as typer reads it; shared annotations have a help of their own."""
+    is_annotated = get_origin(parameter.annotation) is Annotated
+    kind, *info = get_args(parameter.annotation) if is_annotated else [parameter.annotation]
+    flag = ["--" + parameter.name.replace("_", "-")] if kind is bool else []
+    option = copy(info[0]) if info else Option(*flag)
+    option.help = helps.get(parameter.name, option.help)
+    return parameter.replace(annotation=Annotated[kind, option], kind=_BY_NAME)
+
+
+def _flag(name: str, option: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, _BY_NAME, default=False, annotation=Annotated[bool, option])
+
+
+# --- Options that several commands have ----------------------------------------------------------
+
 Set = Annotated[
     list[str] | None,
     Option(
@@ -139,8 +170,7 @@ Set = Annotated[
     ),
 ]
 Uri = Annotated[
-    str | None,
-    Option("--tracking-uri", help="MLflow store or server; overrides the config."),
+    str | None, Option("--tracking-uri", help="MLflow store or server; overrides the config.")
 ]
 Config = Annotated[
     str, Argument(help="An experiment: a YAML file, or a preset's name (recsys configs).")
@@ -194,49 +224,37 @@ EngineOption = Annotated[
         help="spark: the workers of Spark read and filter Parquet files, with the same result.",
     ),
 ]
-Text = str | None
-"""The value of an option that may be absent."""
 
 
 class LogOptions(NamedTuple):
-    """How a log is read; see `LogWords`. All are None, or empty, where they are not given."""
+    """How a log is read; see `LogWords`. All are None, or empty, where they are not given.
 
-    user: Annotated[Text, Option(help="Column of user ids; guessed where names leave no doubt.")]
-    item: Annotated[Text, Option(help="Column of item ids; guessed likewise.")]
-    time: Annotated[
-        Text,
-        Option(help=f"Column of times; guessed likewise. {ROW_ORDER}: rows are in order of time."),
-    ]
-    time_format: Annotated[
-        Text,
-        Option(
-            metavar="FORM",
-            help="Form of dates, if it leaves a doubt, in the codes of strftime: '%d/%m/%Y %H:%M'; "
-            "number: times such as 20241231 are numbers, not dates.",
-        ),
-    ]
-    no_header: Annotated[
-        bool | None,
-        Option("--no-header", help="Text without a header: columns are called 1, 2, …."),
-    ]
-    encoding: Annotated[
-        Text,
-        Option(help="Encoding of text that is neither UTF-8 nor UTF-16: cp1252, latin-1."),
-    ]
-    where: Annotated[
-        Text, Option(help="Keep the rows that meet a condition in SQL: \"event == 'purchase'\".")
-    ]
-    since: Annotated[Text, Option(help="Drop the rows before this date, date-time or number.")]
-    user_minimum: Annotated[
-        int | None, Option(min=1, help="Drop the users with fewer interactions.")
-    ]
-    item_minimum: Annotated[
-        int | None, Option(min=1, help="Drop the items with fewer interactions.")
-    ]
-    keep: Annotated[
-        list[str] | None,
-        Option(help="Extra column to keep, for models to read with past interactions; repeatable."),
-    ]
+    Options:
+        user: Column of user ids; guessed where its name leaves no doubt.
+        item: Column of item ids; guessed likewise.
+        time: Column of times; guessed likewise. row-order: the rows are in order of time.
+        time_format: Form of dates, if it leaves a doubt, in the codes of strftime:
+            '%d/%m/%Y %H:%M'; number: times such as 20241231 are numbers, not dates.
+        no_header: Text without a header: columns are called 1, 2, ….
+        encoding: Encoding of text that is neither UTF-8 nor UTF-16: cp1252, latin-1.
+        where: Keep the rows that meet a condition in SQL: "event == 'purchase'".
+        since: Drop the rows before this date, date-time or number.
+        user_minimum: Drop the users with fewer interactions.
+        item_minimum: Drop the items with fewer interactions.
+        keep: Extra column to keep, for models to read with past interactions; repeatable.
+    """
+
+    user: str | None
+    item: str | None
+    time: str | None
+    time_format: Annotated[str | None, Option(metavar="FORM")]
+    no_header: Annotated[bool | None, Option("--no-header")]
+    encoding: str | None
+    where: str | None
+    since: str | None
+    user_minimum: Annotated[int | None, Option(min=1)]
+    item_minimum: Annotated[int | None, Option(min=1)]
+    keep: list[str] | None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -251,15 +269,18 @@ class LogOptions(NamedTuple):
         if self.no_header:
             words["header"] = False
         if self.since is not None:
-            words["since"] = _number_or_date(self.since)
+            with suppress(ValueError):  # it may be a date
+                words["since"] = float(self.since)
         return cast("LogWords", words)
 
 
-def _number_or_date(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+_LOG_PARAMETERS = [
+    _with_help(
+        inspect.Parameter(name, _BY_NAME, default=None, annotation=annotation),
+        _help_of(LogOptions)[1],
+    )
+    for name, annotation in get_type_hints(LogOptions, include_extras=True).items()
+]
 
 
 # --- What options mean ---------------------------------------------------------------------------

@@ -45,29 +45,14 @@ if TYPE_CHECKING:
 
 @command("run", "Start here")
 def run(
-    source: Annotated[
-        str,
-        Argument(
-            metavar="LOG|EXPERIMENT",
-            help="A log: a file, a folder of parts or a quoted pattern. Or an experiment: a YAML "
-            "file, or a preset's name (recsys configs).",
-        ),
-    ],
+    source: Annotated[str, Argument(metavar="LOG|EXPERIMENT")],
     *,
     log: LogOptions,
-    time_limit: Annotated[
-        str | None,
-        Option(help="Time of the whole run, e.g. 90s, 30m, 1.5h; default: the preset's."),
-    ] = None,
-    preset: Annotated[
-        Literal["fast", "balanced", "best"] | None,
-        Option(help="fast: 5 minutes; balanced (default): 15 minutes; best: an hour."),
-    ] = None,
-    name: Annotated[
-        str | None, Option(help="Name of the run and its folder; default: the file's.")
-    ] = None,
+    time_limit: str | None = None,
+    preset: Literal["fast", "balanced", "best"] | None = None,
+    name: str | None = None,
     items: Items = None,
-    seed: Annotated[int | None, Option(min=0, help="Seed; default: 0.")] = None,
+    seed: Annotated[int | None, Option(min=0)] = None,
     overrides: Set = None,
     fresh: Fresh = False,
     uri: Uri = None,
@@ -81,6 +66,14 @@ def run(
     Of an experiment: prepares the data, trains, evaluates, fits the baselines and compares.
 
     If it is interrupted, the same command resumes it.
+
+    Options:
+        source: A log: a file, a folder of parts or a quoted pattern. Or an experiment: a YAML file,
+            or a preset's name (recsys configs).
+        time_limit: Time of the whole run, e.g. 90s, 30m, 1.5h; default: the preset's.
+        preset: fast: 5 minutes; balanced (default): 15 minutes; best: an hour.
+        name: Name of the run and its folder; default: the file's.
+        seed: Seed; default: 0.
     """
     if find_config(source) is not None or Path(source).suffix in (".yaml", ".yml"):
         others = {"time_limit": time_limit, "preset": preset, "items": items, "name": name}
@@ -150,15 +143,16 @@ def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | N
 
 @command("demo", "Start here", prints_rows=False)
 def run_demo(
-    config: Annotated[
-        str, Argument(help="An experiment on the simulated shop: a YAML file, or a preset.")
-    ] = "shop",
+    config: Annotated[str, Argument()] = "shop",
     overrides: Set = None,
     uri: Uri = None,
 ) -> None:
     """Train on the simulated shop and show metrics, explanations and recovered rules.
 
     Takes about five minutes.
+
+    Options:
+        config: An experiment on the simulated shop: a YAML file, or a preset.
     """
     from recsys.demo import demo
 
@@ -186,21 +180,12 @@ def show_configs(
 @command("prepare", "Logs")
 def prepare_data(
     source: Log,
-    out: Annotated[Path | None, Option(help="Folder of the prepared dataset.")] = None,
-    append_to: Annotated[
-        Path | None,
-        Option(
-            "--append",
-            help="Folder of a prepared dataset that the log is added to, by its settings; with "
-            "--items and --users for features of new items and users.",
-        ),
-    ] = None,
+    out: Path | None = None,
+    append_to: Annotated[Path | None, Option("--append")] = None,
     *,
     log: LogOptions,
     items: Items = None,
-    users: Annotated[
-        Path | None, Option(help="Table of user features: user_id and a column per feature.")
-    ] = None,
+    users: Path | None = None,
     memory: Memory = None,
     engine: EngineOption = None,
     overrides: Set = None,
@@ -208,6 +193,12 @@ def prepare_data(
     """Check, sort, split and encode a log, or add one to a prepared dataset.
 
     All settings of data can be set, e.g. --set data.k_core=true. A dataset that grows has its own.
+
+    Options:
+        out: Folder of the prepared dataset.
+        append_to: Folder of a prepared dataset that the log is added to, by its settings; with
+            --items and --users for features of new items and users.
+        users: Table of user features: user_id and a column per feature.
     """
     experiment = read_preparation(source, log, overrides)
     if append_to is not None and out is None:
@@ -247,16 +238,17 @@ def _append(
 
 @command("audit", "Logs")
 def audit_data(
-    source: Annotated[
-        str,
-        Argument(help="A log, a dataset's name, a config, or the folder of a prepared dataset."),
-    ],
+    source: Annotated[str, Argument()],
     *,
     log: LogOptions,
     memory: Memory = None,
     overrides: Set = None,
 ) -> None:
-    """Look for leaks between the parts of a split, and say how large and how serious they are."""
+    """Look for leaks between the parts of a split, and say how large and how serious they are.
+
+    Options:
+        source: A log, a dataset's name, a config, or the folder of a prepared dataset.
+    """
     is_prepared = Path(source, MANIFEST).is_file()
     experiment = read_preparation(source, log, overrides)
     if is_prepared and experiment.data != DataConfig(source=source):

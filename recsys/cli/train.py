@@ -31,22 +31,9 @@ logger = logging.getLogger(__name__)
 
 @command("train", "Train")
 def train_model(
-    config: Annotated[
-        str | None,
-        Argument(
-            help="An experiment: a YAML file, or a preset's name (recsys configs). With --from it "
-            "is not needed, and what it sets wins over the settings of the model."
-        ),
-    ] = None,
+    config: Annotated[str | None, Argument()] = None,
     data: Data = None,
-    start: Annotated[
-        str | None,
-        Option(
-            "--from",
-            help="Start from the weights of this trained model, on the dataset of --data: "
-            "runs/NAME, or models:/NAME@ALIAS. Its settings stay, unless --set changes them.",
-        ),
-    ] = None,
+    start: Annotated[str | None, Option("--from")] = None,
     overrides: Set = None,
     fresh: Fresh = False,
     uri: Uri = None,
@@ -60,6 +47,12 @@ def train_model(
     ids, gives new ones a start from their neighbours, and trains for a share of the epochs on new
     and old histories: --set start.epochs=0.25, start.learning_rate=0.3, start.replay=0.5. The run
     is called NAME-2, then NAME-3, unless --set name=... says otherwise.
+
+    Options:
+        config: An experiment: a YAML file, or a preset's name (recsys configs). With --from it is
+            not needed, and what it sets wins over the settings of the model.
+        start: Start from the weights of this trained model, on the dataset of --data: runs/NAME, or
+            models:/NAME@ALIAS. Its settings stay, unless --set changes them.
     """
     from recsys.experiments.baselines import simplest_baselines
     from recsys.experiments.fit import fit
@@ -127,13 +120,16 @@ def _experiment(
 def extend_bundle(
     bundle: Bundle,
     data: BundleData,
-    out: Annotated[Path, Option(help="Folder of the new bundle to write.")],
+    out: Path,
 ) -> None:
     """Add the items of a dataset that a trained model lacks, without training.
 
     A new item is known by its features if the model reads item features, else by the items that
     occur next to it in the histories of the dataset. The other items keep their scores. To learn
     from the new interactions too: recsys train --from BUNDLE --data DATA.
+
+    Options:
+        out: Folder of the new bundle to write.
     """
     from recsys.data.prepared import PreparedDataset
     from recsys.serving.new_items import extend
@@ -147,20 +143,10 @@ def extend_bundle(
 @command("tune", "Train")
 def tune_model(
     config: Config,
-    search: Annotated[
-        str,
-        Option("--search", help="Settings to search and budget: a YAML file, or a preset's name."),
-    ] = "tune",
-    trials: Annotated[
-        int | None, Option(min=1, help="Total number of trials; overrides the search.")
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        Option(min=0.01, help="Minutes that this call may take; overrides the search."),
-    ] = None,
-    out: Annotated[
-        Path | None, Option(help="File for the best config; default: runs/NAME-tuned.yaml.")
-    ] = None,
+    search: str = "tune",
+    trials: Annotated[int | None, Option(min=1)] = None,
+    minutes: Annotated[float | None, Option(min=0.01)] = None,
+    out: Path | None = None,
     data: Data = None,
     overrides: Set = None,
     uri: Uri = None,
@@ -168,6 +154,12 @@ def tune_model(
     """Search for the best settings on validation with Optuna.
 
     Run it again to resume the search.
+
+    Options:
+        search: Settings to search and budget: a YAML file, or a preset's name.
+        trials: Total number of trials; overrides the search.
+        minutes: Minutes that this call may take; overrides the search.
+        out: File for the best config; default: runs/NAME-tuned.yaml.
     """
     from recsys.experiments.tune import tune
     from recsys.training import processes
@@ -219,16 +211,16 @@ def run_many(
 @command("backtest", "Train")
 def run_backtest(
     config: Config,
-    of: Annotated[
-        list[str] | None,
-        Option(help="model (the default), or the name of a baseline; repeatable."),
-    ] = None,
+    of: list[str] | None = None,
     overrides: Set = None,
     uri: Uri = None,
 ) -> None:
     """Train and test at several dates; show metrics of each fold and of all folds together.
 
     The config needs a split of kind backtest: --set "data.split={kind: backtest, folds: 4}".
+
+    Options:
+        of: model (the default), or the name of a baseline; repeatable.
     """
     from recsys.baselines.tuned import BASELINES
     from recsys.data.preparation import fold_configs
