@@ -19,95 +19,85 @@ Role = Literal["user_id", "item_id", "timestamp"]
 WORDS: dict[Role, str] = {"user_id": "user", "item_id": "item", "timestamp": "time"}
 """The word of each role: --user, --item and --time, and the same in Python."""
 
-# A name is compared without case, blanks and marks: CustomerID is customerid. Each line is a
-# standing: two columns of one standing are a doubt, and an earlier line wins over a later one.
+_USERS = (
+    "user|customer|cust|visitor|client|member|buyer|shopper|viewer|reader|listener|subscriber|"
+    "consumer|guest|player|learner|patron|household|reviewer|person|kunden?|nutzer|benutzer|"
+    "cliente|usuario|utilisateur|utente"
+)
+_PRODUCTS = "item|product|article|artikel|produkt"
+_ITEMS = (
+    f"{_PRODUCTS}|movie|track|song|book|video|film|game|app|recipe|show|course|goods|producto|"
+    "produit|prodotto|produto|articulo"
+)
+_EVENTS = "event|order|purchase|transaction|rating|review|click|view"
+_ACTIONS = "action|interaction|impression"
+
+# A name is compared without case, blanks and marks: CustomerID is customerid. Each pattern is a
+# standing: two columns of one standing are a doubt, and an earlier pattern wins over a later one.
 _NAMES: dict[Role, tuple[str, ...]] = {
     "user_id": (
-        # At Olist, customer_id is new in every order.
-        "customeruniqueid uniquecustomerid useruniqueid uniqueuserid",
+        "(?:customer|user)uniqueid|unique(?:customer|user)id",  # at Olist, customer_id is an order
         (
-            "userid customerid visitorid clientid memberid uid buyerid shopperid viewerid readerid "
-            "listenerid subscriberid consumerid guestid playerid learnerid patronid householdid "
-            "usercode customercode customernumber customerno custid customerkey userkey reviewerid "
-            "msno kundenid kundennr kundennummer nutzerid benutzerid idclient clienteid idcliente "
-            "usuarioid idusuario utilisateurid idutilisateur utenteid idutente personid "
-            "membernumber custcode custkey idcustomer iduser steamid authorsteamid msisdn kunnr "
-            "reviewuserid gplususerid useridhash useruid"
+            f"(?:review|gplus)?(?:{_USERS})(?:id|code|number|no|nr|nummer|key|uid|idhash)|"
+            f"id(?:{_USERS})|uid|msno|(?:author)?steamid|msisdn|kunnr"
         ),
+        f"{_USERS}|(?:user|customer|profile|reviewprofile|buyeruser)name",
         (
-            "user customer visitor client member buyer shopper viewer reader listener subscriber "
-            "consumer guest player learner household householdkey username reviewer "
-            "kunde nutzer benutzer cliente usuario utilisateur utente person customername "
-            "profilename reviewprofilename buyerusername"
+            "fullvisitorid|userpseudoid|accountid|domainuserid|anonymousid|distinctid|amplitudeid|"
+            "idvisitor|cookieid|profileid|cardid|loyaltyid|loyaltycardid|loyaltycardnumber|lyltycardnbr"
         ),
-        (
-            "fullvisitorid userpseudoid accountid domainuserid anonymousid distinctid amplitudeid "
-            "idvisitor cookieid profileid cardid loyaltyid loyaltycardid loyaltycardnumber "
-            "lyltycardnbr"
-        ),
-        "email useremail customeremail emailaddress buyeremail emailbilling billingemail",
+        "(?:user|customer|buyer)?email|emailaddress|emailbilling|billingemail",
         "deviceid",
-        "sessionid session usersession visitid sessionidhash",
+        "sessionid|session|usersession|visitid|sessionidhash",
     ),
     "item_id": (
         (
-            "itemid productid movieid trackid articleid sku skuid asin stockcode isbn isbn10 "
-            "isbn13 songid bookid videoid filmid gameid appid newsid recipeid contentid showid "
-            "courseid postid podcastid goodsid materialid itemcode productcode articlecode "
-            "itemnumber productnumber itemno ean gtin upc placeid poiid venueid businessid "
-            "artikelid artikelnr artikelnummer produktid produktnr produktnummer productoid "
-            "idproducto produitid idproduit prodottoid idprodotto produtoid idproduto articuloid "
-            "idarticulo animeid mangaid gmapid gplusplaceid bookmarkid elementuid "
-            "musicbrainztrackid"
+            f"(?:{_ITEMS}|news|content|post|podcast|material|(?:gplus)?place|poi|venue|business|anime|"
+            f"manga|gmap|bookmark|musicbrainztrack|sku)id|(?:{_PRODUCTS})(?:code|nr|nummer)|"
+            "(?:item|product)(?:number|no)|sku|asin|stockcode|isbn|isbn1[03]|ean|gtin|upc|elementuid|"
+            "id(?:producto|produit|prodotto|produto|articulo)"
         ),
         (
-            "productsku itemsku variantsku lineitemsku productkey itemkey prodid prodcode prodnbr "
-            "productnbr idproduct iditem idarticle articlenumber articleno clickarticleid trackuri "
-            "spotifytrackuri beerid beerbeerid wineid winewineid productproductid matnr isin "
-            "productskuhash tisku idactionsku trackidclean couponidhash viewcouponidhash"
+            "(?:product|item|variant|lineitem|ti|idaction)sku|(?:product|item)key|prod(?:id|code|nbr)|"
+            "productnbr|id(?:product|item|article)|article(?:number|no)|clickarticleid|"
+            "(?:spotify)?trackuri|(?:beer)?beerid|(?:wine)?wineid|productproductid|matnr|isin|"
+            "productskuhash|trackidclean|(?:view)?couponidhash"
         ),
+        _ITEMS,
+        "parentasin|aid",
         (
-            "item product movie track article song book video film game app recipe show course "
-            "goods artikel produkt producto produit prodotto produto articulo"
+            "(?:document|hotel|property|prop|listing|restaurant|job|episode|program|programme|album|"
+            "location)id|hotelcluster"
         ),
-        "parentasin aid",
-        (
-            "documentid hotelid hotelcluster propertyid propid listingid restaurantid jobid "
-            "episodeid programid programmeid albumid locationid"
-        ),
-        "trackname songname",
-        "artistid musicbrainzartistid",
-        "itemname productname itemdescription lineitemname",
+        "trackname|songname",
+        "(?:musicbrainz)?artistid",
+        "itemname|productname|itemdescription|lineitemname",
     ),
     "timestamp": (
         (
-            "timestamp ts eventtime eventtimestamp datetime unixtime unixtimestamp createdat "
-            "boughtat purchasedat orderedat viewedat playedat watchedat ratedat listenedat readat "
-            "clickedat occurredat happenedat purchasetime ordertime invoicedatetime orderdatetime "
-            "transactiontime transactiontimestamp clicktime reviewtime unixreviewtime ratingtime "
-            "transactiondt dateadded timestampms timestampus timestampns epoch zeitstempel "
-            "zeitpunkt eventts utctimestamp timems timeus derivedtstamp servertimestampepochms"
+            "timestamp(?:ms|us|ns)?|time(?:ms|us)|ts|eventts|event(?:time|timestamp)|datetime|"
+            "unixtime|unixtimestamp|(?:created|bought|purchased|ordered|viewed|played|watched|rated|"
+            "listened|read|clicked|occurred|happened)at|"
+            "(?:purchase|order|transaction|click|(?:unix)?review|rating)time|(?:invoice|order)datetime|"
+            "transactiontimestamp|transactiondt|dateadded|epoch|zeitstempel|zeitpunkt|utctimestamp|"
+            "derivedtstamp|servertimestampepochms"
         ),
         (
-            "invoicedate orderdate purchasedate transactiondate eventdate date time tdat "
-            "ratingdate reviewdate orderpurchasetimestamp datum bestelldatum kaufdatum "
-            "rechnungsdatum dateachat datecommande fecha fechacompra"
+            "(?:invoice|order|purchase|transaction|event|rating|review)?date|time|tdat|"
+            "orderpurchasetimestamp|(?:bestell|kauf|rechnungs)?datum|date(?:achat|commande)|"
+            "fecha|fechacompra"
         ),
         (
-            "eventdatetime transactiondatetime purchasedatetime checkoutdatetime clickdatetime "
-            "purchasetimestamp ordertimestamp clicktimestamp viewtimestamp ratingtimestamp "
-            "reviewtimestamp interactiontimestamp impressiontimestamp actiontimestamp actiontime "
-            "interactiontime impressiontime checkintime actiondate interactiondate shopdate "
-            "saledate salesdate paymentdate bookingdate postingdate applicationdate visitstarttime "
-            "utctime lastwatchdt idate"
+            f"(?:{_EVENTS}|checkout)datetime|(?:{_EVENTS}|{_ACTIONS})timestamp|"
+            f"(?:{_ACTIONS}|checkin)time|(?:{_ACTIONS}|shop|sales?|payment|booking|posting|application)"
+            "date|visitstarttime|utctime|lastwatchdt|idate"
         ),
         (
-            "timestampcreated createdtime createtime createdate createddate createdon datecreated "
-            "datecreatedgmt creationdate creationtime createdutc createddateutc dateadd servertime "
-            "collectortstamp recordedat loggedat receivedat datekey orderdatekey erdat "
-            "mylastupdated"
+            "timestampcreated|(?:created?|creation)(?:time|date)|created?(?:on|utc)|createddateutc|"
+            "date(?:created|createdgmt|add)|servertime|collectortstamp|(?:recorded|logged|received)at|"
+            "(?:order)?datekey|erdat|mylastupdated"
         ),
-        "dt ds startdate starttime",
+        "dt|ds|startdate|starttime",
     ),
 }
 
@@ -177,16 +167,12 @@ def plain_name(name: str) -> str:
 def _best(
     role: Role, rows: pl.DataFrame, taken: Collection[str], time_format: str | None
 ) -> list[str]:
-    """Return the columns of the best name whose type fits, without empty ones if there are others.
-
-    The default name needs no fitting type: a refusal will name the row. Unix times are preferred to
-    dates of a form of their own.
-    """
+    """Return the columns of the best name whose type fits; filled ones, and Unix times, if any."""
     free = [name for name in rows.columns if name not in taken]
     standings: list[list[str]] = [[name for name in free if name == role]]
     standings += [
-        [name for name in free if name != role and plain_name(name) in names.split()]
-        for names in _NAMES[role]
+        [name for name in free if name != role and re.fullmatch(pattern, plain_name(name))]
+        for pattern in _NAMES[role]
     ]
     empty: list[str] = []
     for alike in standings:

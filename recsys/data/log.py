@@ -192,15 +192,13 @@ class Log:
         """Return the SHA-256 of all rows; called before any filter."""
         ids = {"user_id": self.ids("user_id"), "item_id": self.ids("item_id")}
         numbers = {"user_id": "u", "item_id": "i"}
-        is_small = self.rows <= BLOCK
-        rows = self.frame(f"select * from log order by ord{'' if is_small else ' limit 0'}")
+        schema = self.frame("select * from log limit 0").schema
         types = {**{role: series.dtype for role, series in ids.items()}, "timestamp": pl.Int64()}
-        types |= {KEPT + column: rows.schema[KEPT + column] for column in self.keep}
+        types |= {KEPT + column: schema[KEPT + column] for column in self.keep}
 
         def parts(column: str) -> Iterator[pl.Series]:
             stored = numbers.get(column, column)
-            query = f"select {name(stored)} from log order by ord"
-            for block in [rows] if is_small else self.blocks(query):
+            for block in self.blocks(f"select {name(stored)} from log order by ord"):
                 values = block[stored].alias(column)
                 yield ids[column].gather(values) if column in ids else values
 
@@ -370,7 +368,7 @@ class _Rows:
         )
         self.log.connection.execute("drop table staged")
 
-    def refuse(self, role: str, bad: str, rule: str, *, droppable: bool = False) -> None:
+    def refuse(self, role: str, bad: str, rule: str) -> None:
         """Raise an `InputError` that names the first bad value, if there is one."""
         column = self.roles[role]
         plain = "::timestamp" if "TIME ZONE" in self.types[column] else ""  # Python needs pytz
@@ -379,28 +377,24 @@ class _Rows:
             "order by rowid limit 1"
         ).fetchall()
         for row, value in rows:
-            if droppable:
-                missing = value is None or str(value).strip() in MISSING_WORDS
-                quoted = text(value) if isinstance(value, str) else value
-                kept = f"{name(column)} {'is not null' if missing else f'<> {quoted}'}"
-                rule += f" (drop such rows with --where {shlex.quote(kept)}, in Python where=)"
             place = f"{self.source.origin}: column {column!r}, data row {row}"
             raise InputError(f"{place}: {rule}: {value!r}")
+
+    def _refuse_missing(self, role: str, value: str, what: str) -> None:
+        kept = shlex.quote(f"{name(self.roles[role])} is not null")
+        rule = f"{what} is missing (drop such rows with --where {kept}, in Python where=)"
+        self.refuse(role, f"{value} is null", rule)
 
     def _refuse_inexact(self, role: str, kind: str, remedy: str) -> None:
         column, (bits, rule) = name(self.roles[role]), inexact(_FLOATS[kind], remedy)
         self.refuse(role, f"abs({column}) >= 2.0 ** {bits} and not isnan({column})", rule)
 
     def _ids(self, role: str) -> str:
-        """Return the ids of a role in SQL: integers or text; check them.
-
-        Pandas writes the id 17850 as ``17850.0`` where others are missing, as in one month of
-        several. The others must be integers or whole floats too; "007" is text.
-        """
+        """Return the ids of a role in SQL: integers or text; check them."""
         sql, kind = name(self.roles[role]), self.types[self.roles[role]]
         if kind == "VARCHAR":
             return self._ids_of_text(role)
-        self.refuse(role, f"{sql} is null", "an id is missing", droppable=True)
+        self._refuse_missing(role, sql, "an id")
         if kind in _FLOATS:
             self.refuse(role, f"isnan({sql})", "an id is missing")
             self._refuse_inexact(role, kind, "ids integers or text")
@@ -421,7 +415,7 @@ class _Rows:
             value=value,
         )
         if missing:
-            self.refuse(role, f"{value} is null", "an id is missing", droppable=True)
+            self._refuse_missing(role, value, "an id")
         if rounded:
             rule = "a long number that a spreadsheet has rounded: export ids as text"
             self.refuse(role, f"regexp_full_match({value}, '{_ROUNDED}')", rule)
@@ -437,8 +431,7 @@ class _Rows:
             return "rowid + 1", "rowid + 1"
         sql, kind = name(column), self.types[column]
         number = kind in WHOLE or kind in _FLOATS or kind.startswith("DECIMAL")
-        missing = f"present({sql}) is null" if kind == "VARCHAR" else f"{sql} is null"
-        self.refuse(role, missing, "a value is missing", droppable=True)
+        self._refuse_missing(role, f"present({sql})" if kind == "VARCHAR" else sql, "a value")
         if number and form not in (None, TIME_IS_NUMBER):  # 20241231
             whole = f"try_cast({sql} as hugeint)"
             sql = f"(case when {whole} = {sql} then {whole}::varchar else {sql}::varchar end)"
@@ -492,7 +485,7 @@ class _Rows:
             raise InputError(f"data.time_format={form!r}: cannot be read") from error
         if len(first):
             rule = rule or f"neither a number nor an ISO 8601 date{form_hint(first)}"
-            self.refuse(role, bad, rule, droppable=form is not None)
+            self.refuse(role, bad, rule)
         if not as_dates:
             return self._numbers(role, number, whole=False)
         self.log.are_dates |= role == "timestamp"
@@ -621,11 +614,7 @@ def _keep(log: Log, reason: str, clause: str) -> None:
 
 
 def _split_sessions(log: Log, gap: int) -> None:
-    """Make each session a separate user: USER#1 for the first of USER, USER#2 for the next.
-
-    A session ends if the user's next interaction is more than ``gap`` later, in the unit of the
-    log's times (dates: seconds). All interactions remain; user ids become text, in their order.
-    """
+    """Make each session a separate user: USER#1 for the first of USER, USER#2 for the next."""
     by_user = "over (partition by u order by ord)"
     run = log.connection.execute
     run(

@@ -288,7 +288,6 @@ _KINDS = {
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _TABLES = {"Delta": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.metadata.json"}
 """What marks the folder of a table whose files are not its rows."""
-_DATASET_MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +302,7 @@ class SourceFile:
 
 
 def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
-    """Return the files of a path, of a folder with parts, or of a pattern such as logs/*.parquet.
+    """Return the files of a path, of a folder, or of a pattern such as logs/*.parquet.
 
     Files of a folder are all that have a known ending, subfolders included, except those whose name
     or folder begins with ``_`` or ``.``; they are read in the order of their paths.
@@ -313,26 +312,33 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
             files to read, or files of several kinds.
     """
     path = checked_path(source)
-    if path.is_file():
-        return (_known_file(path),)
-    if path.is_dir():
-        return _parts(path)
-    if path.exists():
-        raise InputError(
-            f"{source}: is a pipe or device, which cannot be read twice: write it to a file first"
-        )
-    if not is_pattern(source):
+    matched = [path]
+    if is_pattern(source):
+        matched = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
+        _refuse_tables({match if match.is_dir() else match.parent for match in matched})
+    elif not path.exists():
         raise InputError(f"{source}: no such file or folder")
-    matched = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
-    _refuse_tables({match if match.is_dir() else match.parent for match in matched})
-    found = [
-        file
-        for match in matched
-        for file in (_parts(match) if match.is_dir() else (_known_file(match),))
-    ]
-    if not found:
-        raise InputError(f"{source}: no file matches the pattern")
-    return _of_one_kind(found, str(source))
+    elif not (path.is_file() or path.is_dir()):
+        raise InputError(f"{source}: is a pipe or device: write it to a file first")
+    files: list[SourceFile] = []
+    for match in matched:
+        if match.is_dir():
+            files += _files_in(match)
+        elif (file := _file(match)) is not None:
+            files.append(file)
+        else:
+            known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
+            raise InputError(f"{match}: unknown extension {''.join(match.suffixes)!r}, not {known}")
+    if not files:
+        what = "the folder has no files to read" if path.is_dir() else "no file matches the pattern"
+        raise InputError(f"{source}: {what} ({', '.join(_KINDS)})")
+    for file in files:
+        if file.kind != files[0].kind:
+            raise InputError(
+                f"{source}: has {files[0].kind} and {file.kind} ({files[0].path.name}, "
+                f"{file.path.name}): name the files of one kind, as in '{source}/*.parquet'"
+            )
+    return tuple(files)
 
 
 def is_pattern(source: str | os.PathLike[str]) -> bool:
@@ -353,32 +359,23 @@ def source_name(source: str) -> str:
     return _unpacked(path).stem
 
 
-def _parts(folder: Path) -> tuple[SourceFile, ...]:
-    if (folder / _DATASET_MANIFEST).is_file():
-        raise InputError(f"{folder}: has a {_DATASET_MANIFEST}: a prepared dataset is not a log")
-    every = sorted(folder.rglob("*"))
-    _refuse_tables({folder, *(path for path in every if path.is_dir())})
-    below = (path for path in every if path.is_file())
-    visible = [
+def _files_in(folder: Path) -> list[SourceFile]:
+    if (folder / "manifest.json").is_file():
+        raise InputError(f"{folder}: has a manifest.json: a prepared dataset is not a log")
+    paths = sorted(folder.rglob("*"))
+    _refuse_tables({folder, *(path for path in paths if path.is_dir())})
+    visible = (
         path
-        for path in below
-        if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
+        for path in paths
+        if path.is_file()
+        and not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
         and _unpacked(path).suffix not in (".item", ".user")  # tables beside a log
-    ]
-    known = [file for path in visible if (file := _file(path)) is not None]
-    if not known:
-        raise InputError(f"{folder}: the folder has no files to read ({', '.join(_KINDS)})")
-    return _of_one_kind(known, str(folder))
+    )
+    return [file for path in visible if (file := _file(path)) is not None]
 
 
 def _refuse_tables(folders: set[Path]) -> None:
-    """Refuse tables whose files are not their rows: a log beside them says which still count.
-
-    Folders above count, too: day=2024-01-05 may be a part of such a table.
-
-    Raises:
-        InputError: one of the folders is, or is in, a table of Delta Lake, Hudi or Iceberg.
-    """
+    """Refuse folders that are, or are in, a table whose log says which of its files still count."""
     for folder in sorted({above for path in folders for above in (path, *path.absolute().parents)}):
         for kind, mark in _TABLES.items():
             if next(folder.glob(mark), None) is not None:
@@ -386,24 +383,6 @@ def _refuse_tables(folders: set[Path]) -> None:
                     f"{folder}: is a table of {kind}, whose files also have rows that were removed "
                     "or rewritten: read it with its own library and pass the frame"
                 )
-
-
-def _of_one_kind(files: list[SourceFile], origin: str) -> tuple[SourceFile, ...]:
-    for file in files:
-        if file.kind != files[0].kind:
-            raise InputError(
-                f"{origin}: has {files[0].kind} and {file.kind} ({files[0].path.name}, "
-                f"{file.path.name}): name the files of one kind, as in '{origin}/*.parquet'"
-            )
-    return tuple(files)
-
-
-def _known_file(path: Path) -> SourceFile:
-    file = _file(path)
-    if file is None:
-        known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
-        raise InputError(f"{path}: unknown extension {''.join(path.suffixes)!r}, not {known}")
-    return file
 
 
 def _file(path: Path) -> SourceFile | None:

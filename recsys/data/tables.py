@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import duckdb
 import polars as pl
@@ -84,10 +84,8 @@ class OpenTable:
     """The format of a file in messages; empty for a frame."""
     is_text: bool = False
     """Whether all columns are text because a text file does not tell types."""
-    lacking: Mapping[str, str] = field(default_factory=dict)
-    """The columns that some file does not have, with the first such file."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """The columns that cannot be read, which only matters if one is needed, with the reason."""
+    """Why columns cannot be read, which only matters if one is needed."""
     dropped: Mapping[str, int] | None = None
     """The rows that conditions have dropped already, by their reasons; None if none was asked."""
     is_ordered: bool = True
@@ -98,27 +96,21 @@ class OpenTable:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns, those that cannot be read included."""
-        return (*self.types, *self.unreadable)
+        return tuple(dict.fromkeys([*self.types, *self.unreadable]))
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return the given columns, each once, or all that can be read if none are given.
 
         Raises:
-            InputError: there is no such column, or a file does not have it, or it cannot be read.
+            InputError: there is no such column, or it cannot be read.
         """
         columns = [column for column in columns if column in self.names or column != ROW_ORDER]
         for column in columns:
-            if column not in self.names:
-                hint = did_you_mean(column, self.names)
-                known = ", ".join(self.names)
-                raise InputError(f"{self.origin}: no column {column!r} among {known}{hint}")
-            if column in self.lacking:
-                raise InputError(
-                    f"{self.lacking[column]}: no column {column!r}, which other files of "
-                    f"{self.origin} have: add it to the file, or leave the file out"
-                )
             if column in self.unreadable:
-                raise InputError(f"{self.origin}: column {column!r}: {self.unreadable[column]}")
+                raise InputError(self.unreadable[column])
+            if column not in self.types:
+                known, hint = ", ".join(self.names), did_you_mean(column, self.names)
+                raise InputError(f"{self.origin}: no column {column!r} among {known}{hint}")
         return list(dict.fromkeys(columns or self.types))
 
     def selected(self, columns: Sequence[str]) -> str:
@@ -151,15 +143,6 @@ class OpenTable:
             table = as_polars(query.to_arrow_table())
         return typed(table) if self.is_text else table
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Return the few rows of a query.
-
-        Raises:
-            InputError: the table is broken.
-        """
-        with self.errors():
-            return self.connection.execute(query).fetchall()
-
     @contextmanager
     def errors(self) -> Iterator[None]:
         """Make one line of what can go wrong when rows are read."""
@@ -175,11 +158,10 @@ def read_table(
     origin: str = "",
     encoding: str | None = None,
 ) -> pl.DataFrame:
-    """Read the given columns of a table, or all of them if none are given; see `OpenTable.read`.
+    """Read the given columns of a table, or all of them if none are given.
 
     Raises:
-        InputError: no such file, an unknown extension, a broken file, a missing column, or a
-            duplicate column name.
+        InputError: as `open_table` and `OpenTable.read`.
     """
     return open_table(source, origin, encoding=encoding).read(columns)
 
@@ -353,11 +335,7 @@ def _open_texts(
         _check_names(filter(None, form.names), place)
         forms.append((form, path, place))
     every = tuple(dict.fromkeys(n for form, *_ in forms for n in form.names if n))
-    lacking = {
-        column: place
-        for form, _, place in reversed(forms)  # so that the first one is named
-        for column in {*every} - {*form.names}
-    }
+    lacking = _lacking([(place, form.names) for form, _, place in forms], origin)
     queries = [
         form.query([path for _, path, _ in alike], every)
         for form, alike in groupby(forms, key=lambda entry: entry[0])
@@ -369,7 +347,7 @@ def _open_texts(
         origin,
         files[0].kind,
         is_text=True,
-        lacking=lacking,
+        unreadable=lacking,
         folder=folder,
     )
 
@@ -377,15 +355,7 @@ def _open_texts(
 def _as_utf8(
     file: SourceFile, place: str, encoding: str | None, decoded: Path
 ) -> tuple[Path, str, str | None]:
-    """Return the path of a file as UTF-8, the beginning of its text, and how it is compressed.
-
-    UTF-16 and the given encoding are decoded here, to a file of their own: DuckDB would download an
-    extension for most of them.
-
-    Raises:
-        InputError: the text is not of the encoding.
-        OSError: the file cannot be read or decompressed.
-    """
+    """Return the path of a file as UTF-8, the beginning of its text, and how it is compressed."""
     with pa.input_stream(str(file.path), compression=file.compression) as stream:
         start = stream.read(_SAMPLE)
         while b"\n" not in start and b"\r" not in start and len(start) < _LONGEST_LINE:
@@ -424,17 +394,7 @@ def _decode(file: SourceFile, encoding: str, out: Path | str = os.devnull) -> st
 def _form_of(
     sample: str, kind: str, header: bool, compression: str | None, origin: str
 ) -> _TextForm:
-    """Return the form of a text file by its first lines.
-
-    A ``::`` file whose first line has a number or a date has no header, as those of MovieLens. The
-    delimiter is the one of comma, tab, semicolon, bar and ``::`` that divides the first lines into
-    equally many fields, the most if several do, or the one that a first line ``sep=;`` names, as
-    Excel writes it. In a file with tabs a quote is a character like any other, unless its first
-    line has quoted fields.
-
-    Raises:
-        InputError: the file is empty, or its header names no column.
-    """
+    """Return the form of a text file by its first lines."""
     if excel := _EXCEL_LINE.match(sample):
         sample = sample[excel.end() :]
     if not sample.strip():
@@ -503,7 +463,7 @@ def _open_parquet(
 ) -> OpenTable:
     """Open Parquet files as one table; columns with types of several kinds cannot be read."""
     kinds: dict[str, dict[str, str]] = {}
-    schemas: list[tuple[str, set[str]]] = []
+    names: list[tuple[str, Sequence[str]]] = []
     for file in files:
         place = origin if len(files) == 1 else str(file.path)
         try:
@@ -511,26 +471,39 @@ def _open_parquet(
         except _UNREADABLE as error:
             raise _refused(error, place, "Parquet") from error
         _check_names(schema.names, place)
-        schemas.append((place, {*schema.names}))
+        names.append((place, schema.names))
         for column in schema:
             if column.type != pa.null():
                 kinds.setdefault(column.name, {}).setdefault(_kind(column.type), place)
-    unreadable = {}
+    unreadable = _lacking(names, origin)
     for column, places in kinds.items():
         if len(places) > 1:
-            types_of = " and ".join(f"{kind} in {place}" for kind, place in [*places.items()][:2])
-            unreadable[column] = f"is {types_of}: give it the same type in all files"
+            several = " and ".join(f"{kind} in {place}" for kind, place in [*places.items()][:2])
+            unreadable[column] = (
+                f"{origin}: column {column!r}: is {several}: give it the same type in all files"
+            )
     in_folders = len(files) > 1 and any("=" in part for part in files[0].path.parts[:-1])
     query = (
         f"select * from read_parquet({texts(file.path for file in files)}, union_by_name = true, "
         f"hive_partitioning = {in_folders})"
     )
-    every = dict.fromkeys(column for _, names in schemas for column in names)
-    lacking = {c: place for place, names in reversed(schemas) for c in every if c not in names}
-    types = {c: kind for c, kind in _types(connection, query).items() if c not in unreadable}
-    return OpenTable(
-        connection, query, types, origin, "Parquet", lacking=lacking, unreadable=unreadable
-    )
+    types = {
+        column: kind
+        for column, kind in _types(connection, query).items()
+        if len(kinds.get(column, ())) < 2
+    }
+    return OpenTable(connection, query, types, origin, "Parquet", unreadable=unreadable)
+
+
+def _lacking(names: Sequence[tuple[str, Sequence[str]]], origin: str) -> dict[str, str]:
+    """Return why columns cannot be needed that some files do not have, given the files' names."""
+    every = dict.fromkeys(column for _, own in names for column in own if column)
+    return {
+        column: f"{place}: no column {column!r}, which other files of {origin} have: add it to the "
+        "file, or leave the file out"
+        for place, own in reversed(names)  # so that the first one is named
+        for column in every.keys() - {*own}
+    }
 
 
 def _kind(kind: pa.DataType) -> str:
@@ -551,10 +524,7 @@ def _kind(kind: pa.DataType) -> str:
 def _open_json(
     files: Sequence[SourceFile], connection: duckdb.DuckDBPyConnection, origin: str
 ) -> OpenTable:
-    """Open JSON lines as one table: numbers and lists as they are written, anything else as text.
-
-    DuckDB's own types would make dates of some texts. A field may be left out where it is null.
-    """
+    """Open JSON lines as one table: numbers and lists as they are written, all else as text."""
     every = (
         f"read_json({texts(file.path for file in files)}, format = 'newline_delimited', "
         f"maximum_depth = 1, sample_size = -1, union_by_name = true, "

@@ -92,26 +92,6 @@ def dates_of_form(values: pl.Series, form: str) -> pl.Series:
         raise InputError(f"data.time_format={form!r}: cannot be read: {reason(error)}") from error
 
 
-def as_iso(values: pl.Series, form: str) -> pl.Series:
-    """Rewrite dates of a form as date-times in ISO 8601, in UTC if the form has a zone.
-
-    Args:
-        values: text or numbers such as 20241231; other types are unchanged, and so is text that
-            is not in the form.
-        form: in the codes of strftime.
-
-    Raises:
-        InputError: the form has codes that cannot be read.
-
-    >>> as_iso(pl.Series(["31.12.2024 23:59", "2024-12-31"]), "%d.%m.%Y %H:%M").to_list()
-    ['2024-12-31T23:59:00.000000', '2024-12-31']
-    """
-    written = _written(values)
-    if written.dtype != pl.String:
-        return values
-    return dates_of_form(written, form).dt.strftime("%Y-%m-%dT%H:%M:%S%.6f").fill_null(written)
-
-
 def compact_form(values: pl.Series) -> str | None:
     """Return the form of dates that are written as numbers; None if they are other numbers.
 
@@ -196,11 +176,7 @@ def _written(values: pl.Series) -> pl.Series:
 
 @cache  # that of re has room for fewer
 def _pattern(form: str) -> str:
-    r"""Return the pattern of text in a known form.
-
-    >>> print(_pattern("%d.%m.%Y %H:%M"))
-    \d{1,2}\.\d{1,2}\.\d{4}\s+\d{1,2}:\d{2}
-    """
+    """Return the pattern of text in a known form."""
     if is_compact(form):
         return rf"\d{{{next(digits for digits, known in _COMPACT.items() if known == form)}}}"
     codes = re.split(r"(%[A-Za-z]| )", form)

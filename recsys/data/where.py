@@ -33,22 +33,17 @@ _MOST_CHOICES = 64
 _COMPUTING = frozenset(
     """
     + - * / // % ^ ** & | << >> @ || ~~ !~~ ~~* !~~* ~~~ abs sign round floor ceil ceiling trunc
-    even sqrt cbrt exp ln log log2 log10 pow power mod gcd lcm xor pi sin cos tan asin acos atan
-    atan2 degrees radians greatest least nullif if isnan isinf isfinite lower upper lcase ucase
-    length len strlen char_length character_length left right substr substring trim ltrim rtrim
-    replace translate reverse concat concat_ws starts_with ends_with prefix suffix contains instr
-    strpos position overlay split string_split str_split split_part ascii unicode chr ord md5
-    sha256 hex strip_accents nfc_normalize levenshtein hamming jaccard jaro_similarity like_escape
-    not_like_escape ilike_escape not_ilike_escape regexp_matches regexp_full_match regexp_extract
-    regexp_extract_all regexp_replace regexp_escape year month day hour minute second millisecond
-    microsecond quarter week weekofyear yearweek weekday dayofweek dayofmonth dayofyear isodow
-    isoyear decade century julian epoch epoch_ms epoch_us epoch_ns date_part datepart date_trunc
-    datetrunc date_diff datediff date_sub datesub date_add last_day dayname monthname time_bucket
-    timezone make_date make_time make_timestamp to_timestamp strftime strptime try_strptime
-    to_years to_months to_weeks to_days to_hours to_minutes to_seconds to_milliseconds
-    to_microseconds list_value list_contains list_has list_has_any list_has_all list_position
-    list_extract list_element list_distinct list_unique list_sort array_length array_contains
-    array_has array_extract element_at
+    sqrt exp ln log log2 log10 pow power mod greatest least nullif if isnan isinf isfinite lower
+    upper lcase ucase length len left right substr substring trim ltrim rtrim replace concat
+    concat_ws starts_with ends_with prefix suffix contains instr strpos position split string_split
+    str_split split_part like_escape not_like_escape ilike_escape not_ilike_escape regexp_matches
+    regexp_full_match regexp_extract regexp_extract_all regexp_replace year month day hour minute
+    second quarter week weekofyear yearweek weekday dayofweek dayofmonth dayofyear epoch epoch_ms
+    epoch_us epoch_ns date_part datepart date_trunc datetrunc date_diff datediff date_sub datesub
+    date_add last_day dayname monthname timezone make_date make_timestamp to_timestamp strftime
+    strptime try_strptime to_years to_months to_weeks to_days to_hours to_minutes to_seconds
+    list_value list_contains list_has list_has_any list_has_all list_extract list_element
+    array_length array_contains array_has element_at
     """.split()  # noqa: SIM905 - to be read
 )
 """Functions of numbers, text, dates and lists that compute from their arguments alone."""
@@ -181,10 +176,7 @@ def _check_function(function: Mapping[str, Any], where: str) -> None:
 
 
 def _beside_text(node: Mapping[str, Any]) -> list[str]:
-    """Return the columns that a comparison or a function compares with text.
-
-    A number in quotes that a column is ordered by, such as '9', is no text: 10 is not before it.
-    """
+    """Return the columns that a comparison or a function compares with text."""
     if node["class"] in ("CAST", "CASE", "CONJUNCTION") or node.get("function_name") in _OF_UNITS:
         return []
     sides = [value for value in node.values() if isinstance(value, dict)]
@@ -208,14 +200,14 @@ def select_rows(
     every: str = "true",
     ids: Collection[str] = (),
 ) -> None:
-    """Write ``row_id``, the numbers of rows for which a condition holds, into a temporary table.
+    """Write ``row_id``, the rowids for which a condition holds, into the temporary table ``out``.
 
     A column of text is what all its values look like, integers, numbers or dates, and text if the
     condition compares it with text or fits nothing else.
 
     Args:
         connection: has the table.
-        table: its name; its rowid numbers the rows.
+        table: its name.
         condition: the condition; it does not hold where it is unknown.
         origin: the name of the table in messages.
         out: the table to write.
@@ -224,7 +216,7 @@ def select_rows(
         ids: columns in which words such as NULL are missing values.
 
     Raises:
-        InputError: it fits no choice, or is neither true nor false.
+        InputError: it fits no type of its columns, or is neither true nor false.
     """
     relation = connection.table(table)
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
@@ -268,13 +260,7 @@ def _looks(connection: duckdb.DuckDBPyConnection, rows: str, column: str) -> str
 def keep_where(
     table: pl.DataFrame, where: str, origin: str, names: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Keep the rows of a frame for which a condition holds; see `parse`.
-
-    Args:
-        table: a table with at least the columns of the condition.
-        where: the condition.
-        origin: the name of the table in messages.
-        names: the names of the columns that it may read; those of the table if empty.
+    """Keep the rows of a frame for which a condition on columns, all or the named ones, holds.
 
     Raises:
         InputError: see `parse` and `select_rows`.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from recsys.config import TIME_IS_NUMBER, time_value
 from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
-from recsys.data.times import as_iso, in_unit, units_in, units_per_second
+from recsys.data.times import dates_of_form, in_unit, units_in, units_per_second
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, one_line
 
@@ -186,8 +186,8 @@ class TimeScale:
         """Return a date of the form of the log as ISO 8601; anything else is unchanged."""
         if self.form in (None, TIME_IS_NUMBER) or isinstance(time, float):
             return time
-        iso: Any = as_iso(pl.Series([time]), self.form or "")[0]
-        return time if iso == str(time) else iso
+        moment: Any = dates_of_form(pl.Series([str(time)]), self.form or "")[0]
+        return time if moment is None else moment.isoformat()
 
     def numbers(
         self, times: NDArray[np.int64], place: str, *, dates: bool = False

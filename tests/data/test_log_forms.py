@@ -257,7 +257,6 @@ def test_numbers_among_dates_are_refused_with_their_rows(
     message = str(caught.value)
     assert "'ts', data row 61: is neither in the form '%Y%m%d' of data.time_format" in message
     advice = f'"ts" <> {repr(str(bad)) if dtype == pl.String else bad}'
-    assert advice in message.replace("'\"'\"'", "'")
     kept = prepare(log, out=tmp_path / "data", where=advice)
     assert kept.config.time_format == "%Y%m%d"
     assert len(kept.items) == len(MANY)

@@ -153,7 +153,7 @@ def test_what_spark_cannot_do_is_refused_before_any_work(tmp_path: Path) -> None
         str(tmp_path / "log.csv"), tmp_path
     )
     assert "a named dataset fits in memory" in refusal("shop", tmp_path)
-    assert "write this frame to Parquet" in refusal(log, tmp_path)
+    assert "prepares Spark frames and Parquet files" in refusal(log, tmp_path)
     pytest.importorskip("pyspark", reason="pyspark is not installed: the extra spark")
     assert refusal(path, tmp_path, DataConfig(header=False)).startswith("data.header: ")
     average = DataConfig(where="price > avg(price) over ()")
