@@ -49,7 +49,7 @@ def spark_table(
     origin = "the frame" if is_frame else str(source)
     if not is_frame and not isinstance(source, str | os.PathLike):
         raise InputError("engine='spark': prepares Spark frames and Parquet files, not this frame")
-    files = () if is_frame else find_files(source)
+    files = find_files(source) if isinstance(source, str | os.PathLike) else ()
     if files and files[0].kind != "Parquet":
         raise InputError(
             f"{source}: engine='spark' reads Parquet, whose rows have numbers, not {files[0].kind}"
