@@ -32,7 +32,6 @@ PAPER = ("#ffffff", "#14191f")
 INK = ("#17212b", "#e8edf2")
 MUTED = ("#5b6874", "#9aa7b4")
 RULE = ("#dfe4e9", "#2d3742")
-GREY = ("#87929d", "#74808c")
 RUNS = (
     ("#8d59f8", "#678bff"),
     ("#924400", "#e98c4b"),
@@ -43,7 +42,7 @@ RUNS = (
     ("#d17611", "#fcd40a"),
 )
 """The colours of runs, the best run first."""
-COLOURS = (PAPER, INK, MUTED, RULE, GREY, *RUNS)
+COLOURS = (PAPER, INK, MUTED, RULE, *RUNS)
 _FORMS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 """Mark and stroke of the first seven runs, of the next seven and so on."""
 BROKEN: Any = {"color": MUTED[0], "linestyle": (0, (4, 3)), "linewidth": 1}
@@ -58,15 +57,11 @@ _RC: Any = {
     "axes.edgecolor": RULE[0],
     "axes.labelcolor": MUTED[0],
     "axes.labelsize": 11,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.facecolor": "none",
     "figure.facecolor": PAPER[0],
     "grid.color": RULE[0],
-    "grid.linewidth": 1,
     "xtick.color": MUTED[0],
     "ytick.color": MUTED[0],
     "xtick.labelsize": 11,
@@ -74,26 +69,25 @@ _RC: Any = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "legend.frameon": False,
-    "legend.fontsize": 12,
 }
 
 
 class Style(NamedTuple):
     """How a run is drawn everywhere on a page."""
 
-    colour: str = GREY[0]
-    marker: str = "o"
-    stroke: str = "-"
+    colour: str
+    marker: str
+    stroke: str
 
 
 def styles_by_merit(count: int) -> list[Style]:
-    """Give each of ``count`` runs a style of its own, the best first; after 28 the others are grey.
+    """Give runs their styles, the best first; after 28 they repeat.
 
-    >>> styles_by_merit(8)[7], styles_by_merit(29)[28] == Style()
-    (Style(colour='#8d59f8', marker='s', stroke='--'), True)
+    >>> styles_by_merit(8)[7]
+    Style(colour='#8d59f8', marker='s', stroke='--')
     """
     styles = [Style(light, *form) for form in _FORMS for light, _ in RUNS]
-    return (styles + [Style()] * count)[:count]
+    return [styles[place % len(styles)] for place in range(count)]
 
 
 class Chart(NamedTuple):
@@ -118,9 +112,6 @@ class ForestRow(NamedTuple):
     text: str
     """The numbers, at the right."""
     style: Style
-    strong: bool = False
-    hollow: bool = False
-    """Is its mark a ring, as that of the reference?"""
 
 
 def new_axes(x: str, y: str = "", height: int = 250) -> Axes:
@@ -128,19 +119,14 @@ def new_axes(x: str, y: str = "", height: int = 250) -> Axes:
     with rc_context(_RC):
         size = (WIDTH / 72, height / 72)  # a point of matplotlib's is a pixel of the SVG
         axes = Figure(figsize=size, layout="constrained").add_subplot()
+        axes.spines[["left", "right", "top"]].set_visible(False)
         axes.set_xlabel(x)
         axes.set_title(y, loc="left", size=11, color=MUTED[0])
     return axes
 
 
 def add_line(
-    axes: Axes,
-    label: str,
-    xs: Sequence[float],
-    ys: Sequence[float],
-    style: Style,
-    *,
-    strong: bool = False,
+    axes: Axes, label: str, xs: Sequence[float], ys: Sequence[float], style: Style
 ) -> None:
     """Draw the line of a run, below those that were drawn before."""
     axes.plot(
@@ -149,9 +135,8 @@ def add_line(
         label=_in_legend(label),
         color=style.colour,
         linestyle=style.stroke,
-        linewidth=3 if strong else 2,
+        linewidth=2,
         marker=style.marker if len(xs) <= 40 else "",
-        markersize=7 if strong else 6,
         markeredgecolor=PAPER[0],
         zorder=40 - len(axes.lines),
     )
@@ -164,8 +149,7 @@ def add_ranges(
     means, lows, highs = zip(*intervals, strict=True)
     places = [place + offset for place in range(len(intervals))]
     axes.hlines(places, lows, highs, style.colour, linewidth=2)
-    marks: Any = {"linestyle": "none", "marker": style.marker, "markersize": 6}
-    axes.plot(means, places, label=_in_legend(label), color=style.colour, **marks)
+    axes.plot(means, places, style.marker, label=_in_legend(label), color=style.colour)
 
 
 def forest(
@@ -173,27 +157,18 @@ def forest(
 ) -> Chart:
     """Draw rows from top to bottom: the label and the numbers, below them mean and interval.
 
-    Args:
-        name: see `Chart`.
-        title: see `Chart`.
-        caption: see `Chart`.
-        rows: the rows, the best first.
-        x: the title of the axis.
-        line: a value that has a vertical line, such as the mean of the reference.
+    ``line`` is a value that has a broken line, such as the mean of the reference.
     """
     axes = new_axes(x, height=42 + 40 * len(rows))
     if line is not None:
         axes.axvline(line, **BROKEN)
     for place, row in enumerate(rows):
         mean, low, high = row.interval
-        colour = row.style.colour
-        face, edge = (PAPER[0], colour) if row.hollow else (colour, PAPER[0])
+        colour, marker, _ = row.style
         axes.hlines(place, low, high, colour, linewidth=3)
-        mark: Any = {"marker": row.style.marker, "markersize": 9, "markeredgewidth": 2}
-        axes.plot(mean, place, color=colour, **mark, markerfacecolor=face, markeredgecolor=edge)
+        axes.plot(mean, place, marker, color=colour, ms=9, mew=2, markeredgecolor=PAPER[0])
         words: Any = {
             "va": "bottom",
-            "weight": "bold" if row.strong else "normal",
             "color": INK[0],
             "transform": axes.get_yaxis_transform(),
             "bbox": {"facecolor": PAPER[0], "edgecolor": "none", "pad": 1},

@@ -6,9 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-from matplotlib.ticker import MaxNLocator
 
 from recsys.data.frames import write_csv
 from recsys.errors import InputError, printable
@@ -67,21 +64,10 @@ _SEGMENT_TITLES = {
 def write_comparison_report(
     path: str | os.PathLike[str], comparison: Comparison, curves: Curves
 ) -> Path:
-    """Write a folder atomically: `PAGE`, its charts as SVG, and the table.
+    """Write a folder atomically: `PAGE`, its charts as SVG, and the table; return the page.
 
     The table is comparison.csv (every number) and comparison.tex (booktabs). An existing report is
-    replaced. The same arguments give the same bytes.
-
-    Args:
-        path: the folder.
-        comparison: the runs.
-        curves: the learning curves of the trained runs.
-
-    Returns:
-        The page.
-
-    Raises:
-        InputError: the path holds something else, or cannot be written.
+    replaced, another folder refused. The same arguments give the same bytes.
     """
     path = Path(path)
     foreign = [path.name] if path.exists() else []
@@ -129,52 +115,35 @@ def _lead(comparison: Comparison) -> str:
 # --- Charts --------------------------------------------------------------------------------------
 
 
-class RankedRun(NamedTuple):
-    """A run at its place in the order of merit, as it is drawn everywhere on a page."""
-
-    row: ComparedRun
-    style: Style
-    is_best: bool
-    """Is it the best of several?"""
-    is_reference: bool
-    """Is it the first of several, which the paired tests compare the others with?"""
-
-
-def ranked_runs(comparison: Comparison) -> list[RankedRun]:
-    """Return the runs in the order of merit."""
-    several, rows = len(comparison.rows) > 1, comparison.by_merit()
-    styles = styles_by_merit(len(rows))
-    return [
-        RankedRun(row, style, several and row is rows[0], several and row is comparison.rows[0])
-        for row, style in zip(rows, styles, strict=True)
-    ]
+def styled(comparison: Comparison) -> list[tuple[ComparedRun, Style]]:
+    """Return the runs in the order of merit, with the style that each has everywhere on a page."""
+    rows = comparison.by_merit()
+    return list(zip(rows, styles_by_merit(len(rows)), strict=True))
 
 
 def forests(comparison: Comparison) -> list[Chart]:
     """Draw the headline metric of every run, and its difference to the first if it was tested."""
-    metric, reference = comparison.headline, comparison.rows[0].name
+    metric, reference = comparison.headline, comparison.rows[0]
     words, line = heading(metric), None
     rows, differences = list[ForestRow](), list[ForestRow]()
-    for run in ranked_runs(comparison):
-        interval, label = comparison.headline_interval(run.row), run.row.label
-        drawn = (run.style, run.is_best)
-        if run.is_reference:
+    for row, style in styled(comparison):
+        interval, label = comparison.headline_interval(row), row.label
+        if row is reference and len(comparison.rows) > 1:
             line, label = interval.mean, f"{label} · reference"
-        text = with_interval(interval)
-        rows.append(ForestRow(label, interval, text, *drawn, run.is_reference))
-        if (result := run.row.differences.get(metric)) is not None:
+        rows.append(ForestRow(label, interval, with_interval(interval), style))
+        if (result := row.differences.get(metric)) is not None:
             text = f"{decimals(result.difference, '+')}, p = {decimals(result.p_value)}"
-            differences.append(ForestRow(run.row.label, Interval(*result[:3]), text, *drawn))
+            differences.append(ForestRow(row.label, Interval(*result[:3]), text, style))
     caption = _EXPLAINED if metric == HEADLINE else ""
     caption += "Means over users with 95% intervals"
     if line is not None:
-        caption += ", the leading run on top. The hollow mark and the broken line are the "
-        caption += "reference: the run that all others are tested against"
+        caption += ", the leading run on top. The broken line is the mean of the reference: the "
+        caption += "run that all others are tested against"
     charts = [forest("intervals", words, f"{caption}.", rows, words, line)]
     if differences:
         caption = "The same users under both runs: paired differences with 95% intervals and "
         caption += "corrected p-values. An interval that crosses the broken line may be chance."
-        name, x = f"Difference to {reference}", f"{words} minus that of {reference}"
+        name, x = f"Difference to {reference.name}", f"{words} minus that of {reference.name}"
         charts.append(forest("differences", name, caption, differences, x, 0.0))
     return charts
 
@@ -182,15 +151,14 @@ def forests(comparison: Comparison) -> list[Chart]:
 def _draw_curves(comparison: Comparison, curves: Curves) -> list[Chart]:
     """Draw NDCG@10 on the validation targets by epoch; nothing if no run has a learning curve."""
     axes, columns = new_axes("epoch", "NDCG@10 on validation"), dict[str, Mapping[int, float]]()
-    for run in ranked_runs(comparison):
-        curve = dict(sorted(curves.get(run.row.run_id, {}).items()))
-        if curve and not run.row.first.model_alone:  # a run with counts has two rows, but one curve
-            values = [*curve], [*curve.values()]
-            add_line(axes, run.row.label, *values, run.style, strong=run.is_best)
-            columns[run.row.label] = curve
+    for row, style in styled(comparison):
+        curve = dict(sorted(curves.get(row.run_id, {}).items()))
+        if curve and not row.first.model_alone:  # a run with counts has two rows, but one curve
+            add_line(axes, row.label, [*curve], [*curve.values()], style)
+            columns[row.label] = curve
     if not columns:
         return []
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.locator_params("x", integer=True, min_n_ticks=1)
     caption = "NDCG@10 on the validation targets after each pass over the training data (epoch). "
     caption += "The best epoch is kept."
     rows = [
@@ -206,9 +174,8 @@ def draw_segments(comparison: Comparison) -> list[Chart]:
 
     Kinds that the rank tables lack, or of which all targets have the same value, have no chart.
     """
-    ranked, charts = ranked_runs(comparison), []
-    runs = ranked[:_MOST_RUNS]
-    frames = [run.row.first.ranks.frame for run in runs]
+    runs, charts = styled(comparison)[:_MOST_RUNS], []
+    frames = [row.first.ranks.frame for row, _ in runs]
     for column, name in _SEGMENT_TITLES.items():
         if any(column not in frame.columns for frame in frames):
             continue
@@ -218,20 +185,20 @@ def draw_segments(comparison: Comparison) -> list[Chart]:
             continue
         axes = new_axes(heading(HEADLINE), height=45 + len(segments) * (12 + 8 * len(runs)))
         columns = []
-        for number, run in enumerate(runs):
-            within = [run.row.where(column, segment) for segment in segments]
-            intervals = [row.intervals_of([HEADLINE])[HEADLINE] for row in within]
+        for number, (row, style) in enumerate(runs):
+            within = [row.where(column, segment) for segment in segments]
+            intervals = [run.intervals_of([HEADLINE])[HEADLINE] for run in within]
             offset = 0.16 * (number - (len(runs) - 1) / 2)
-            add_ranges(axes, run.row.label, intervals, run.style, offset)
+            add_ranges(axes, row.label, intervals, style, offset)
             columns.append([*map(with_interval, intervals)])
         axes.set_yticks(range(len(segments)), [f"{s} ({counts[s]:,})" for s in segments])
         axes.set_ylim(len(segments) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         caption = f"By {SEGMENTS[column]}: means and 95% intervals over the users with such "
         caption += "held-out items. In brackets: the number of targets."
-        if len(ranked) > len(runs):
+        if len(comparison.rows) > len(runs):
             caption += f" The {len(runs)} runs that lead."
-        head = (SEGMENTS[column], *(run.row.label for run in runs))
+        head = (SEGMENTS[column], *(row.label for row, _ in runs))
         rows = [*zip(map(str, segments), *columns, strict=True)]
         charts.append(chart(axes, f"segment_{column}", name, caption, head, rows))
     return charts
@@ -244,10 +211,10 @@ def every_number(comparison: Comparison) -> Table:
     """Return the table of all figures, the best run first."""
     costs = [cost for cost in COSTS if any(cost in row.costs for row in comparison.rows)]
     rows: list[list[str | Cell]] = []
-    for run in ranked_runs(comparison):
-        row = run.row
+    for row in comparison.by_merit():
         facts = (f"{row.model}, {row.run_id[:8]}", f"fitted on {row.trained_on}")
-        cells: list[str | Cell] = [Cell(row.label, facts, "reference" * run.is_reference)]
+        is_reference = len(comparison.rows) > 1 and row is comparison.rows[0]
+        cells: list[str | Cell] = [Cell(row.label, facts, "reference" * is_reference)]
         for metric in comparison.metrics:
             lines = []
             if metric in row.intervals:

@@ -119,24 +119,10 @@ class RunReport:
 
 
 def write_run_report(path: str | os.PathLike[str], report: RunReport) -> Path:
-    """Write the page as one HTML file, atomically; it needs no other file and no network.
+    """Write the page as one HTML file, atomically, and return its path.
 
-    An existing file is replaced. The same report gives the same bytes.
-
-    Returns:
-        The path.
-
-    Raises:
-        InputError: the file cannot be written.
+    It needs no other file and no network; the same report gives the same bytes.
     """
-    page = run_page(report)
-    with new_file(Path(path)) as file:
-        file.write_text(page, encoding="utf-8")
-    return Path(path)
-
-
-def run_page(report: RunReport) -> str:
-    """Return the page as HTML; see `write_run_report`."""
     comparison, racers = report.comparison, by_outcome(report.racers)
     tried = [
         Table(
@@ -175,7 +161,9 @@ def run_page(report: RunReport) -> str:
         ),
     ]
     headline, lead = answer_in_words(comparison)
-    return render(headline, lead, sections, report.name)
+    with new_file(Path(path)) as file:
+        file.write_text(render(headline, lead, sections, report.name), encoding="utf-8")
+    return Path(path)
 
 
 def by_outcome(racers: Sequence[Racer]) -> list[Racer]:
@@ -187,9 +175,6 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
     """Draw NDCG@10 on validation over time, one line per racer; nothing without measurements.
 
     The line of a racer that did not win ends with a cross; a broken line is the best baseline.
-
-    Args:
-        racers: in the order of the table.
     """
     trained = [racer for racer in racers if racer.points and not racer.is_baseline]
     if not trained:
@@ -200,22 +185,20 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
     for racer, style in zip(trained, styles_by_merit(len(trained)), strict=True):
         times = [point.seconds / (60 if minutes else 1) for point in racer.points]
         values = [point.ndcg for point in racer.points]
-        add_line(axes, racer.name, times, values, style, strong=racer.won)
+        add_line(axes, racer.name, times, values, style)
         if not racer.won:
-            cross: Any = {"marker": "x", "markersize": 9, "markeredgewidth": 2, "zorder": 50}
-            axes.plot(times[-1:], values[-1:], color=style.colour, **cross)
-        for point in racer.points:
-            measured = f"{point.seconds:,.0f} s, epoch {point.epochs:g}"
-            rows.append((racer.name, measured, decimals(point.ndcg)))
+            axes.plot(times[-1:], values[-1:], "x", color=style.colour, ms=9, mew=2, zorder=50)
+        rows += [
+            (racer.name, f"{seconds:,.0f} s, epoch {epochs:g}", decimals(ndcg))
+            for seconds, epochs, ndcg in racer.points
+        ]
     axes.set_xlim(left=0)
-    caption = "NDCG@10 on the validation targets, over time. A line that ends with a cross was "
-    caption += "followed no further. "
+    caption = "A line that ends with a cross was followed no further. "
     baselines = [(racer.best, racer.name) for racer in racers if racer.is_baseline and racer.best]
     if baselines:
         best, name = max(baselines)
         axes.axhline(best, **BROKEN)
         caption += f"The broken line is the best baseline, {name}. "
-    caption += "The test targets had no part in it."
     head = ("model", "measured at", "NDCG@10 on validation")
     return [chart(axes, "race", "The race", caption, head, rows)]
 
@@ -224,10 +207,9 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
 
 
 def answer_in_words(comparison: Comparison) -> tuple[str, str]:
-    """Return what the answer is, as a headline, and how good it is, in a sentence.
+    """Return what the answer is, the first run, as a headline, and how good it is, in a sentence.
 
-    The answer is the first run. It is compared with the best baseline or, if it is one, with the
-    best trained model; the p-value is Holm-corrected for all other runs of the same targets.
+    It is compared with the best baseline or, if it is one, with the best trained model.
     """
     metric, answer = comparison.headline, comparison.rows[0]
     name = answer.first.run.data.tags.get(ANSWER, answer.label)
@@ -338,9 +320,6 @@ def examples_of(
         users: how many users; fewer if fewer have a test target.
         seed: of the draw.
         seconds: after so many, the other users are left out.
-
-    Raises:
-        InputError: there is no test target; see `for_evaluation`.
     """
     bundle, ends = recommender.bundle, time.monotonic() + seconds
     encoded = for_evaluation(bundle, dataset, "test")

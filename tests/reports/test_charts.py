@@ -26,7 +26,7 @@ from recsys.reports.charts import (
 NAMES = ["<script>alert(1)</script> & $a_1$", "_b", "日本語の名前", "a\x1b[2Jb", "long " * 40]
 STYLES = styles_by_merit(len(NAMES))
 ROWS = [
-    ForestRow(name, Interval(0.2 + n, 0.1 + n, 0.5 + n), f".{n}", style, n == 0, n == 2)
+    ForestRow(name, Interval(0.2 + n, 0.1 + n, 0.5 + n), f".{n}", style)
     for n, (name, style) in enumerate(zip(NAMES, STYLES, strict=True))
 ]
 
@@ -82,8 +82,6 @@ def test_the_marks_of_a_forest_are_its_numbers(monkeypatch: pytest.MonkeyPatch) 
     assert [(mark.get_xdata()[0], mark.get_ydata()[0]) for mark in marks] == [
         (0.2 + n, n) for n in range(len(NAMES))
     ]
-    hollow = [mark.get_markerfacecolor() == charts.PAPER[0] for mark in marks]
-    assert hollow == [n == 2 for n in range(len(NAMES))]
     for n, interval in enumerate(axes.collections):
         ((low, y), (high, _)) = interval.get_paths()[0].vertices
         assert (low, high, y) == pytest.approx((0.1 + n, 0.5 + n, n))

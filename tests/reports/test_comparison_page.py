@@ -21,7 +21,7 @@ from recsys.reports.comparison import Comparison, compare
 from recsys.reports.comparison_page import (
     comparison_latex,
     forests,
-    ranked_runs,
+    styled,
     write_comparison_report,
 )
 from recsys.tracking.store import open_store
@@ -121,16 +121,13 @@ def test_the_page_shows_everything(comparison: Comparison, folder: Path) -> None
 
 def test_rows_are_in_the_order_of_merit(comparison: Comparison, tracking: TrackingConfig) -> None:
     assert [row.name for row in comparison.rows] == ["popularity", "better", EVIL]
-    runs = ranked_runs(comparison)
-    assert [run.row.name for run in runs] == ["better", "popularity", EVIL]
-    assert [run.is_reference for run in runs] == [False, True, False]
-    assert [run.is_best for run in runs] == [True, False, False]
+    assert [row.name for row, _ in styled(comparison)] == ["better", "popularity", EVIL]
     means, differences = forests(comparison)
     assert re.findall(r"<text.*>(better|pop.*)</text>", means.svg) == [
         "better",
         "popularity · reference",
     ]
-    interval = comparison.headline_interval(runs[0].row)
+    interval = comparison.headline_interval(comparison.rows[1])
     mean, low, high = (f"{value:.4f}".lstrip("0") for value in interval)
     assert f">{mean} [{low}, {high}]</text>" in means.svg
     difference, *_, p_value = comparison.rows[1].differences["ndcg_at_10"]
@@ -143,7 +140,7 @@ def test_rows_are_in_the_order_of_merit(comparison: Comparison, tracking: Tracki
 
 def test_every_run_of_many_has_a_style_of_its_own(comparison: Comparison) -> None:
     comparison = many_runs(comparison)
-    assert len({run.style for run in ranked_runs(comparison)}) == len(comparison.rows) == 12
+    assert len({style for _, style in styled(comparison)}) == len(comparison.rows) == 12
 
 
 def test_charts_have_their_numbers_in_a_table(comparison: Comparison, folder: Path) -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -29,7 +30,6 @@ from recsys.reports.run_page import (
     draw_race,
     examples_of,
     headline,
-    run_page,
     write_run_report,
 )
 from recsys.reports.statistics import PairedResult
@@ -97,6 +97,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
         next_steps=(f"Try {EVIL}.",),
         versions={"peak memory": "884 MiB", "torch": "2.13"},
     )
+
+
+def run_page(report: RunReport) -> str:
+    with TemporaryDirectory() as folder:
+        return write_run_report(f"{folder}/page.html", report).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
