@@ -51,6 +51,12 @@ class ComparedRun:
     """
 
     name: str
+    run_id: str
+    """That of the first seed."""
+    model: str
+    """The family of the model or baseline."""
+    trained_on: str
+    """The parts of the split it was fitted on: ``train``, or ``train, valid`` after a refit."""
     runs: tuple[EvaluatedRun, ...]
     """One per seed, at least one; they share protocol and targets."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -68,23 +74,6 @@ class ComparedRun:
     def first(self) -> EvaluatedRun:
         """The run that represents all seeds."""
         return self.runs[0]
-
-    @property
-    def run_id(self) -> str:
-        """The id of the first run."""
-        run_id: str = self.first.run.info.run_id
-        return run_id
-
-    @property
-    def model(self) -> str:
-        """The family of the model or baseline."""
-        return self.first.model
-
-    @property
-    def trained_on(self) -> str:
-        """The parts of the split it was fitted on: ``train``, or ``train, valid`` after a refit."""
-        parts: str = self.first.run.data.tags.get("trained_on", "unknown")
-        return parts
 
     @property
     def seeds(self) -> int:
@@ -105,15 +94,18 @@ class ComparedRun:
         return values
 
     def intervals_of(self, metrics: Sequence[str]) -> dict[str, Interval]:
-        """Return means over the users with intervals, of the metrics with a value per user.
-
-        Those of a single run are to the last digit what it logged.
-        """
+        """Return means with intervals over users; those of one run are exactly what it logged."""
         per_user = [metric for metric in metrics if find_metric(metric).per_user]
+        intervals: dict[str, Interval] = {}
         if len(self.runs) > 1:
-            return {metric: _interval(self.values(metric)) for metric in per_user}
+            for metric in per_user:
+                values, counts = np.unique(self.values(metric), return_counts=True)
+                generator = np.random.default_rng(0)
+                (intervals[metric],) = bootstrap_means(values[None], counts, generator)
+            return intervals
         of_ranks = [metric for metric in per_user if find_metric(metric).source == "ranks"]
-        intervals = self.first.ranks.summary(of_ranks) if of_ranks else {}
+        if of_ranks:
+            intervals |= self.first.ranks.summary(of_ranks)
         of_lists = [metric for metric in per_user if metric not in intervals]
         for metric in of_lists:
             self.first.table(metric).values(metric)  # refuses what the run's lists do not have
@@ -185,8 +177,7 @@ class Comparison:
         """Return one row per run with one column per number; null if there is none.
 
         The columns are name, run_id, model, trained_on, seeds; for each metric ``M``: ``M, M_low,
-        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_spread``; and
-        fit_seconds, peak_memory_mib, parameters.
+        M_high, M_difference, M_difference_low, M_difference_high, M_p_value, M_spread``; and costs.
         """
         rows: list[dict[str, object]] = []
         for row in self.rows:
@@ -202,16 +193,13 @@ class Comparison:
         return frame.cast({pl.Null: pl.Float64}).cast({"parameters": pl.Int64})
 
     def by_segment(self, column: str) -> pl.DataFrame:
-        """Return one row per segment of targets and run; see `recsys.evaluation.segments`.
+        """Return one row per segment of targets and run.
 
         The columns are the segment, name, users, targets and, for each metric ``M`` of ranks: ``M,
         M_low, M_high``, over the users with targets in the segment.
 
         Args:
-            column: a segment column of the rank tables, e.g. ``history``.
-
-        Raises:
-            InputError: a run has no such column, or no metric is one of ranks.
+            column: a segment column of the rank tables, see `recsys.evaluation.segments`.
         """
         metrics = [metric for metric in self.metrics if find_metric(metric).source == "ranks"]
         if not metrics:
@@ -266,17 +254,16 @@ def compare(
     evaluated = common or evaluated
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
     groups = _pool_seeds(evaluated) if pooled else [(run,) for run in evaluated]
-    rows = [_with_figures(ComparedRun(group[0].name, group), metrics) for group in groups]
+    rows = [_with_figures(group, metrics) for group in groups]
     differences = _differences(rows, method, across_protocols)
     ranks = evaluated[0].ranks
     datasets = dict.fromkeys(run.run.data.tags.get("dataset", "unknown") for run in evaluated)
     protocol = " | ".join(dict.fromkeys(map(_protocol_in_words, evaluated)))
     if common:
         protocol += ", only the targets that all of these runs ranked"
+    pairs = zip(rows, differences, strict=True)
     return Comparison(
-        rows=tuple(
-            replace(row, differences=tests) for row, tests in zip(rows, differences, strict=True)
-        ),
+        rows=tuple(replace(row, differences=tests) for row, tests in pairs),
         metrics=tuple(metrics),
         dataset=" | ".join(datasets),
         protocol=protocol,
@@ -326,11 +313,14 @@ def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
     return [tuple(group.values()) for group in groups.values()]
 
 
-def _with_figures(row: ComparedRun, metrics: Sequence[str]) -> ComparedRun:
-    """Return the row with its metrics, intervals, spreads and costs."""
+def _with_figures(runs: tuple[EvaluatedRun, ...], metrics: Sequence[str]) -> ComparedRun:
+    """Return the row of the seeds of a model, with all but its differences."""
+    first, info = runs[0], runs[0].run.info
+    trained_on = first.run.data.tags.get("trained_on", "unknown")
+    row = ComparedRun(first.name, info.run_id, first.model, trained_on, runs)
     intervals = row.intervals_of(metrics)
-    of_seeds = {metric: [run.value(metric) for run in row.runs] for metric in metrics}
-    costs = [run.run.data.metrics for run in row.runs]
+    of_seeds = {metric: [run.value(metric) for run in runs] for metric in metrics}
+    costs = [run.run.data.metrics for run in runs]
     return replace(
         row,
         intervals=intervals,
@@ -351,12 +341,6 @@ def _with_figures(row: ComparedRun, metrics: Sequence[str]) -> ComparedRun:
     )
 
 
-def _interval(values: NDArray[np.float64]) -> Interval:
-    distinct, counts = np.unique(values, return_counts=True)
-    (interval,) = bootstrap_means(distinct[None], counts, np.random.default_rng(0))
-    return interval
-
-
 def _differences(
     rows: Sequence[ComparedRun], method: Method, across_protocols: bool
 ) -> list[dict[str, PairedResult]]:
@@ -365,22 +349,21 @@ def _differences(
     differences: list[dict[str, PairedResult]] = [{}]
     for other in others:
         ours, theirs, tests = other.first, reference.first, dict[str, PairedResult]()
-        labels = f"{run_label(ours.run)} and {run_label(theirs.run)}"
+        labels = f"{run_label(theirs.run)} and {run_label(ours.run)}"
         differing = differing_tags(ours.run, theirs.run)
         if differing and not across_protocols:
-            values = [
+            first, second = (
                 (run.run.data.tags.get(differing[0]) or "none")[:40] for run in (theirs, ours)
-            ]
-            labels = f"{run_label(theirs.run)} and {run_label(ours.run)}"
+            )
             raise InputError(
-                f"runs {labels} differ in {differing[0]}: {values[0]!r} and {values[1]!r}; compare "
-                "models evaluated under one protocol, or allow several (--across-protocols)"
+                f"runs {labels} differ in {differing[0]}: {first!r} and {second!r}; compare models "
+                "evaluated under one protocol, or allow several (--across-protocols)"
             )
         if not across_protocols or ours.shares_targets(theirs):
             try:
-                refuse_different(ours.ranks, theirs.ranks, across_protocols=across_protocols)
+                refuse_different(theirs.ranks, ours.ranks, across_protocols=across_protocols)
                 for name in other.intervals:
-                    tables = ours.table(name), theirs.table(name)
+                    tables = theirs.table(name), ours.table(name)
                     refuse_different(*tables, across_protocols=across_protocols)
                     values_of_users = other.values(name), reference.values(name)
                     tests[name] = paired_difference(*values_of_users, method=method)

@@ -52,9 +52,8 @@ def paired_test(
     """Test the difference of two tables of the same targets, with an interval.
 
     If the two models were equally good, the two values of each user could be swapped: the
-    randomisation test flips the signs of the users' differences at random. (Smucker, Allan and
-    Carterette, CIKM 2007, compare it with the t-test, the bootstrap and rank tests.) A user with
-    several targets has one value: the targets of one user are not independent.
+    randomisation test flips the signs of the users' differences at random (Smucker, Allan and
+    Carterette, CIKM 2007). A user with several targets has one value: they are not independent.
 
     Args:
         a: the table of one model.
@@ -65,7 +64,6 @@ def paired_test(
 
     Raises:
         InputError: the tables differ in protocol, users or targets, or there is no such metric.
-        ValueError: the tables are empty.
     """
     refuse_different(a, b)
     return paired_difference(a.values(metric), b.values(metric), seed, method=method)
@@ -93,8 +91,7 @@ def paired_difference(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for their number (Holm 1979), in the order given.
 
-    The smallest of m is multiplied by m, the next by m - 1 and so on; none falls below a smaller
-    one, none exceeds 1.
+    The smallest of m is multiplied by m, the next by m - 1; none falls below a smaller one.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
@@ -129,16 +126,9 @@ def _t_p_value(differences: NDArray[np.float64]) -> float:
 
 
 def refuse_different(
-    a: RankTable | NextListTable,
-    b: RankTable | NextListTable,
-    *,
-    across_protocols: bool = False,
+    a: RankTable | NextListTable, b: RankTable | NextListTable, *, across_protocols: bool = False
 ) -> None:
-    """Refuse tables of different protocols (unless allowed), users or targets.
-
-    Raises:
-        InputError: the tables differ; the message names the field or the row.
-    """
+    """Refuse tables of different protocols (unless allowed), users or targets."""
     if isinstance(a, RankTable):
         tables, rows, target_column = "rank tables", "targets", "target"
     else:

@@ -484,7 +484,7 @@ def test_what_a_run_does_not_have_is_named(
     label = r"\(\w{8}\)"
     for runs, metric, message in (
         (["valid"], "mrr", rf"run valid {label}: has no rank table ranks_test.parquet"),
-        (["a", "b"], "mrr", rf"runs b {label} and a {label}: .* differ in num_items: 9 and 2000"),
+        (["a", "b"], "mrr", rf"runs a {label} and b {label}: .* differ in num_items: 2000 and 9"),
         (["a"], "coverage_at_3", "metric 'coverage_at_3': the lists have 2 items$"),
         (["b"], "coverage_at_2", rf"run b {label}: has no top-k table for coverage_at_2"),
         (["a"], "novelty_at_10", rf"run a {label}: did not log test/novelty_at_10$"),
