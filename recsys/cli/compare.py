@@ -70,7 +70,7 @@ def evaluate_held_out(
         return
     if bundle is None or name is not None or overrides or uri is not None:
         raise InputError("evaluate: needs a trained model, or --predictions FILE and its options")
-    from recsys.evaluation.candidates import SAMPLED_WARNING, choose_candidates, is_sampled
+    from recsys.evaluation.candidates import choose_candidates
     from recsys.evaluation.held_out import find_holdout
     from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.segments import with_segments
@@ -89,8 +89,6 @@ def evaluate_held_out(
         scorer = ReportingScorer(opened.scorer, line.advance)
         table = evaluate(scorer, holdout, part, config.seen, candidates=among)
     table = with_segments(table, dataset, holdout)
-    if is_sampled(table.protocol.candidates):
-        logger.warning(SAMPLED_WARNING)
     if out is not None:
         table.save(out)
     figures = table.summary(metric_names(config.cutoffs))

@@ -27,16 +27,10 @@ CATALOGUE = "catalogue"
 """The name of the full catalogue in protocols."""
 
 _SAMPLED = "sampled"
-
-SAMPLED_WARNING = (
+_SAMPLED_WARNING = (
     "SAMPLED: metrics of sampled candidates do not order models as the full catalogue does "
     "(Krichene and Rendle 2020)"
 )
-
-
-def is_sampled(name: str) -> bool:
-    """Are the candidates of this name in protocols a random sample?"""
-    return name.startswith(_SAMPLED)
 
 
 def candidates_in_words(name: str, num_items: int) -> str:
@@ -47,7 +41,8 @@ def candidates_in_words(name: str, num_items: int) -> str:
     """
     if name == CATALOGUE:
         return f"all {num_items:,} items"
-    return f"{name} candidates" + (f" ({SAMPLED_WARNING})" if is_sampled(name) else "")
+    warning = f" ({_SAMPLED_WARNING})" if name.startswith(_SAMPLED) else ""
+    return f"{name} candidates{warning}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ def choose_candidates(
         return None
     if isinstance(chosen, GivenItems):
         return read_candidates(chosen.file, dataset, holdout)
-    logger.warning(SAMPLED_WARNING)
+    logger.warning(_SAMPLED_WARNING)
     return sample_candidates(chosen, dataset, part, holdout, config.seen)
 
 
@@ -117,13 +112,7 @@ def read_candidates(source: TableSource, dataset: PreparedDataset, holdout: Hold
 
     Every target must be among its user's candidates: adding it would rank among other items than
     those given, and leaving it out would mix the merit of the candidates into that of the model.
-    Candidates outside the catalogue cannot be scored and are dropped, with a warning; users without
-    targets are ignored.
-
-    Args:
-        source: a file or frame with the columns user_id and item_id, in any order.
-        dataset: the dataset of the holdout.
-        holdout: the targets.
+    Candidates outside the catalogue are dropped, with a warning; users without targets are ignored.
 
     Raises:
         InputError: the table cannot be read, or a target is not among its user's candidates.
@@ -134,8 +123,7 @@ def read_candidates(source: TableSource, dataset: PreparedDataset, holdout: Hold
     tokens = dataset.vocabulary.encode(table["item_id"])
     if unknown := int(np.count_nonzero(tokens == PAD)):
         logger.warning("%s: %d candidates outside the catalogue dropped", origin, unknown)
-    # One number per user and item turns comparisons of sets into comparisons of numbers.
-    width = dataset.num_items + 1
+    width = dataset.num_items + 1  # one number per user and item
     pairs = np.unique((rows * width + tokens)[(rows >= 0) & (tokens != PAD)])
     lacking = np.flatnonzero(~np.isin(holdout.users * width + holdout.targets, pairs))
     if len(lacking):
@@ -166,12 +154,6 @@ def protocol_tags(
 
     ``protocol.fingerprint`` is the SHA-256 of all the others, the dataset's fingerprint and the
     part: it is equal for two runs if and only if they can be compared.
-
-    Args:
-        dataset: the dataset; its split is part of the protocol.
-        evaluation: the policy for seen items and for request times.
-        candidates: the items that targets are ranked among. If None, the full catalogue.
-        part: the part of the split.
     """
     fields = {
         "split": str(dataset.config.split),

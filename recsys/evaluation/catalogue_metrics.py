@@ -31,14 +31,13 @@ def catalogue_metrics(
       in the histories of the same users; 1 is as popular as the items they bought;
     - ``diversity_at_K``: see `diversity`; for k > 1, if the item table has categories.
 
+    Metrics without a value are left out.
+
     Args:
         table: the best items after each history.
         dataset: the dataset of the holdout.
-        histories: the histories of the holdout.
+        histories: those of the lists.
         cutoffs: the values of k.
-
-    Returns:
-        Metrics by name, without those that have no value.
     """
     bought = dataset.histories(table.protocol.part).items
     popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
@@ -50,7 +49,7 @@ def catalogue_metrics(
     users, all_lists = table.frame["user"].to_numpy(), table.items
 
     def mean(values: NDArray[np.float64], valid: NDArray[np.bool_]) -> float:
-        """Average over users the means over their lists that have a value; NaN if none has."""
+        """Average over users the means over their lists that have a value."""
         return float(user_means(values[valid], users[valid]).mean()) if valid.any() else np.nan
 
     def metrics(k: int) -> Iterator[tuple[str, float]]:
@@ -93,12 +92,7 @@ def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def mean_of_lists(lists: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average a number that each item has over the items of each list [N]; NaN for an empty list.
-
-    Args:
-        lists: item tokens [N, k]; PAD marks an empty position.
-        values: the number of each item token [I + 1].
-    """
+    """Average the values of items [I + 1] over those of each list [N, k]; NaN for an empty list."""
     means = np.empty(len(lists))
     for batch in user_batches(*lists.shape):
         listed = lists[batch]
@@ -117,7 +111,7 @@ def diversity(lists: NDArray[np.int32], features: NDArray[np.int64]) -> NDArray[
 
     Args:
         lists: item tokens [N, k]; PAD marks an empty position.
-        features: the categories of each item token as numbers [I + 1, F]; -1 if unknown.
+        features: see `item_features`.
 
     >>> diversity(np.array([[1, 2, 3]]), features=np.array([[-1], [5], [5], [6]]))
     array([0.66666667])

@@ -1,7 +1,4 @@
-"""The evaluation of a scorer on the held-out targets of one part of a split.
-
-Ranks and best items; and lists of next purchases, where a split holds out several per user.
-"""
+"""The evaluation of a scorer on the held-out targets of one part of a split."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime
         raise InputError(
             f"{dataset.path}: {split} leaves no {part} targets to evaluate on "
             f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
-            f"history): {_remedy(dataset, part)}"
+            "history): prepare it with longer histories or another data.split"
         )
     lengths = holdout.histories.lengths[holdout.history_rows]
     shared = (np.diff(holdout.users) == 0) & (np.diff(lengths) == 0)
@@ -80,24 +77,6 @@ def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime
             "histories advance"
         )
     return holdout
-
-
-def _remedy(dataset: PreparedDataset, part: Part) -> str:
-    """Say how long the histories are, how long they need to be, and what to do."""
-    lengths, split = np.diff(dataset.offsets), dataset.config.split
-    counts = [f"{(lengths == n).sum():,} have {n}" for n in (1, 2)]
-    users = f"of {len(lengths):,} users, {', '.join(counts)}, {(lengths > 2).sum():,} have more"
-    if not len(lengths) or lengths.max() < 2:
-        column = dataset.manifest.columns.user_id
-        return f"{users}, and the next item follows from earlier ones: is {column!r} the user?"
-    if not isinstance(split, LeaveLastOut):
-        return f"{users} interactions: prepare it with more interactions or another data.split"
-    needed = split.targets * (2 if part == "valid" else 1) + 1
-    fewer = ", a smaller data.split.targets" if split.targets > 1 else ""
-    return (
-        f"{users} interactions, and a user needs {needed} of known items: prepare it with longer "
-        f"histories{fewer} or --set data.split=global_time (in Python split='global_time')"
-    )
 
 
 class HeldOutParts(NamedTuple):
@@ -135,7 +114,7 @@ def evaluate_held_out(
     Args:
         scorer: the model or baseline.
         dataset: the dataset of the holdout.
-        holdout: the targets of the part, as `find_holdout` returns them.
+        holdout: the targets of the part.
         part: the part of the split.
         config: the protocol; its cut-offs decide how long the lists are.
         candidates: the items that targets are ranked among. If None, the full catalogue, which the

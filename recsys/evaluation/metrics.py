@@ -1,14 +1,9 @@
 """All metrics as functions of arrays, by name: of ranks, of lists of next purchases, of best items.
 
-`recall_at_10` is the kind recall with the cut-off 10. To add a metric, enter its function in
-`RANK_METRICS` or `TOP_K_METRICS`, or its name in `NEXT_LIST_METRICS`, which one function computes.
-
-A *list* is one ranking of the catalogue for one user after one history. If several targets follow
-the same history, they are in one list, and the metric is that of the list as a whole, by the
-standard definitions for a set of relevant items. With one target per list every metric is a
-function of its rank. A user may have several lists (a history that advances): the user's value is
-the mean over them, and every mean, interval and test is one over users. The targets of one user are
-not independent observations: resampling them would give intervals that are too narrow.
+A *list* is one ranking of the catalogue for one user after one history, with all targets that
+follow it. A user may have several (a history that advances): the user's value is the mean over
+them, and every mean, interval and test is one over users. The targets of one user are not
+independent observations: resampling them would give intervals that are too narrow.
 """
 
 from __future__ import annotations
@@ -111,8 +106,8 @@ def metric_values(
 def metric_names(cutoffs: Sequence[int]) -> list[str]:
     """Return the metrics that are logged: recall and NDCG for each cut-off, and MRR.
 
-    >>> metric_names([5, 10])
-    ['recall_at_5', 'recall_at_10', 'ndcg_at_5', 'ndcg_at_10', 'mrr']
+    >>> metric_names([5])
+    ['recall_at_5', 'ndcg_at_5', 'mrr']
     """
     return [f"{kind}_at_{k}" for kind in ("recall", "ndcg") for k in cutoffs] + ["mrr"]
 
@@ -148,10 +143,10 @@ def summarise(
     metrics: Sequence[str],
     lists: NDArray[np.int64] | None = None,
 ) -> dict[str, Interval]:
-    """Average metrics over users, by name: the mean over users of the mean over the lists of each.
+    """Average metrics over users, by name, with percentile-bootstrap intervals over the users.
 
-    The intervals are percentile bootstraps over the users, from one set of resamples and a fixed
-    seed: the same ranks always give the same intervals. Args: see `user_values`.
+    One set of resamples and a fixed seed: the same ranks always give the same intervals. Args: see
+    `user_values`.
 
     Raises:
         InputError: there is no such metric.
@@ -194,10 +189,7 @@ def bootstrap_means(
         values: M metrics in each of G groups [M, G].
         counts: the observations in each group [G], n in total.
         generator: the source of the resamples.
-        resamples: the number of resamples.
-
-    Returns:
-        One interval per metric.
+        resamples: their number.
 
     Raises:
         ValueError: there are no observations.
@@ -225,13 +217,8 @@ def chunks(rows: int, width: int) -> Iterator[int]:
 
 # --- Lists of next purchases ----------------------------------------------------------------------
 
-NEXT_LIST_METRICS = (
-    "next_recall",
-    "next_ndcg",
-    "next_f1",
-    "next_ordered_recall",
-    "next_ordered_ndcg",
-)
+_ORDERED = ("next_ordered_recall", "next_ordered_ndcg")
+NEXT_LIST_METRICS = ("next_recall", "next_ndcg", "next_f1", *_ORDERED)
 """The metrics of a list of next purchases, in the order of `next_list_metrics`."""
 
 
@@ -256,9 +243,6 @@ def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str,
         lists: item tokens, best or first purchase first [Q, n]; PAD marks an empty position.
         targets: the purchases of Q users, oldest first, at least one item each.
 
-    Returns:
-        Five metrics [Q].
-
     Raises:
         ValueError: the numbers of lists and users differ, or a user has no targets.
 
@@ -271,7 +255,7 @@ def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str,
     if len(lists) != len(targets) or not targets.lengths.all():
         raise ValueError(f"{len(lists)} lists need as many users, each with at least one target")
     n = lists.shape[1]
-    # One number per user and item turns comparisons of sets into comparisons of numbers.
+    # One number per user and item.
     width = max(lists.max(initial=PAD), targets.items.max(initial=PAD)) + np.int64(1)
     bought = np.unique(targets.users * width + targets.items)
     listed = np.arange(len(lists))[:, None] * width + lists
@@ -379,15 +363,11 @@ def split_name(metric: str, kinds: Iterable[str]) -> tuple[str, int | None]:
 
     >>> split_name("next_recall_at_5", SOURCES), split_name("mrr", SOURCES)
     (('next_recall', 5), ('mrr', None))
-    >>> split_name("ndcg_at_0", ["recall", "mrr"])
-    Traceback (most recent call last):
-    recsys.errors.InputError: metric 'ndcg_at_0': must be recall_at_K, mrr_at_K or mrr
     """
-    found = re.fullmatch(r"(?P<kind>.+)_at_(?P<k>[1-9]\d*)", metric)
-    kind, k = (metric, None) if found is None else (found["kind"], int(found["k"]))
+    match = re.fullmatch(r"(.+)_at_([1-9]\d*)", metric)
+    kind, k = (metric, None) if match is None else (match[1], int(match[2]))
     if kind in kinds and (k is not None or kind == "mrr"):
         return kind, k
     names = [f"{kind}_at_K" for kind in kinds]
     names += ["mrr"] * ("mrr_at_K" in names)
-    usage = f"{', '.join(names[:-1])} or {names[-1]}"
-    raise InputError(f"metric {metric!r}: must be {usage}")
+    raise InputError(f"metric {metric!r}: must be {', '.join(names[:-1])} or {names[-1]}")

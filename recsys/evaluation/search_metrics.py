@@ -54,7 +54,7 @@ def retrieval_metrics(
     Raises:
         InputError: an N is below 1.
     """
-    found = []
+    rows = []
     for size in sorted({size for size in sizes if size < ranker.num_items} | {ranker.num_items}):
         stages = TwoStages(retriever, ranker, size, seen) if size < ranker.num_items else ranker
         started = time.perf_counter()
@@ -63,8 +63,8 @@ def retrieval_metrics(
         # A target that is not retrieved has no rank; one that is has a rank up to N, in recall@N.
         names = (f"recall_at_{size}", "recall_at_10", "ndcg_at_10")
         within, recall_at_10, ndcg = (float(table.values(name).mean()) for name in names)
-        found.append(RetrievalMetrics(size, within, recall_at_10, ndcg, seconds))
-    return found
+        rows.append(RetrievalMetrics(size, within, recall_at_10, ndcg, seconds))
+    return rows
 
 
 def recall(found: NDArray[np.int32], exact: NDArray[np.int32]) -> float:
@@ -121,9 +121,6 @@ class SearchTime:
     index_ms: float
     """The same with the index."""
     times_faster: float
-    break_even_items: int | None
-    """The catalogue that exact search answers in the time of the index: below it, exact search is
-    faster. None if encoding the histories takes all the time of exact search."""
     use: str
     """"index" if it is faster by a fifth at least, else "exact"."""
 
@@ -135,7 +132,7 @@ def search_times(
     seen: Seen,
     users: int,
 ) -> SearchTime:
-    """Time both searches in turns, and encoding alone, for a number of users at a time.
+    """Time both searches in turns for a number of users at a time.
 
     Args:
         new_scorer: returns a scorer that finds items by the index, and knows no history yet.
@@ -144,23 +141,17 @@ def search_times(
         seen: whether items of the histories are left out.
         users: their number.
     """
-    rounds: list[NDArray[np.float64]] = []
+    rounds: list[tuple[float, float]] = []
     began = time.perf_counter()
     while len(rounds) <= _ROUNDS and time.perf_counter() - began < _SECONDS:
         rows = histories.take((np.arange(users) + len(rounds) * users) % len(histories))
-        scorer, encoder = new_scorer(), new_scorer().encoder
-        times = [time.perf_counter()]
+        scorer = new_scorer()
+        started = time.perf_counter()
         top_k(scorer.exact, rows, k, seen)
-        times.append(time.perf_counter())
+        between = time.perf_counter()
         top_k(scorer, rows, k, seen)
-        times.append(time.perf_counter())
-        encoder.states(rows).cpu()  # which waits for a GPU
-        times.append(time.perf_counter())
-        rounds.append(np.diff(times))
+        rounds.append((between - started, time.perf_counter() - between))
     timed = rounds[1:] or rounds  # the first calls are slower
-    exact, index, encoding = (statistics.median(column) for column in np.stack(timed).T.tolist())
-    even = None
-    if exact > encoding:  # exact search takes a time for each item, besides encoding
-        even = round(scorer.num_items * max(0.0, index - encoding) / (exact - encoding))
+    exact, index = map(statistics.median, zip(*timed, strict=True))
     use = "index" if exact / index >= FASTER else "exact"
-    return SearchTime(users, 1e3 * exact / users, 1e3 * index / users, exact / index, even, use)
+    return SearchTime(users, 1e3 * exact / users, 1e3 * index / users, exact / index, use)

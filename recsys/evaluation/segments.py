@@ -32,23 +32,12 @@ SEGMENTS = {
 def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) -> RankTable:
     """Return the table with the columns of `SEGMENTS`: comparing by segment then needs no data.
 
-    The gap is null if all gaps are equal (times that are only sequence numbers). Popularity counts
-    the interactions before the part of the split; items of equal popularity are ordered by item
-    token.
-
-    Args:
-        table: the ranks of the targets, in the order of the holdout.
-        dataset: the dataset of the holdout.
-        holdout: the targets.
-
-    Raises:
-        ValueError: the rows of the table are not the targets of the holdout.
+    The rows are the targets of the holdout. The gap is null if all gaps are equal (times that are
+    only sequence numbers). Popularity counts the interactions before the part of the split; items
+    of equal popularity are ordered by item token.
     """
-    if table.frame["target"].to_list() != holdout.targets.tolist():
-        raise ValueError(f"the table has other targets than the {table.protocol.part} part")
     histories, rows, num_items = holdout.histories, holdout.history_rows, dataset.num_items
     lengths = histories.lengths[rows]
-    # One number per history and item turns comparisons of sets into comparisons of numbers.
     seen = np.unique(histories.users * (num_items + 1) + histories.items)
     repeated = np.isin(rows * (num_items + 1) + holdout.targets, seen)
 

@@ -1,8 +1,6 @@
 """The tables that a run saves, from which metrics are computed and runs compared without a model.
 
-`RankTable` has the rank of every target, `TopKTable` the best items after every history, and
-`NextListTable` the list made for every user beside the purchases that the user made next. Each is
-one Parquet file with its protocol, sealed by its SHA-256.
+Each is one Parquet file with its protocol, sealed by its SHA-256.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from recsys.evaluation.metrics import (
 )
 from recsys.folders.atomic import new_file
 from recsys.folders.digests import BLANK, DamagedError, check_seal, seal
-from recsys.inference.ranking import Ties, rank_targets
+from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Scorer, Seen
 
 if TYPE_CHECKING:
@@ -101,13 +99,9 @@ class RankProtocol:
     """The facts that two rank tables must share to be compared, besides users and targets."""
 
     part: Part
-    """The part of the split."""
     num_items: int
     """The size of the catalogue that was ranked, I."""
     seen: Seen
-    """Whether items of the user's history were excluded from the ranking."""
-    ties: Ties
-    """The order of equal scores."""
     dropped: int
     """The number of targets outside the catalogue, which are not in the table."""
     candidates: str = CATALOGUE
@@ -187,7 +181,6 @@ def evaluate(
     holdout: Holdout,
     part: Part,
     seen: Seen,
-    ties: Ties = "against_target",
     candidates: Candidates | None = None,
 ) -> RankTable:
     """Rank every target of a holdout, over the full catalogue or among its candidates.
@@ -196,8 +189,8 @@ def evaluate(
     """
     sets = None if candidates is None else candidates.sets
     histories, rows = holdout.histories, holdout.history_rows
-    ranks = rank_targets(scorer, histories, holdout.targets, seen, ties, sets, rows)
-    return rank_table(ranks, holdout, part, scorer.num_items, seen, ties, candidates)
+    ranks = rank_targets(scorer, histories, holdout.targets, seen, sets, rows)
+    return rank_table(ranks, holdout, part, scorer.num_items, seen, candidates)
 
 
 def rank_table(
@@ -206,7 +199,6 @@ def rank_table(
     part: Part,
     num_items: int,
     seen: Seen,
-    ties: Ties = "against_target",
     candidates: Candidates | None = None,
 ) -> RankTable:
     """Make the table of the ranks [Q] of the targets of a holdout; the rest is the protocol."""
@@ -221,7 +213,7 @@ def rank_table(
     )
     name = CATALOGUE if candidates is None else candidates.name
     dropped, without = holdout.dropped, holdout.without_history
-    return RankTable(frame, RankProtocol(part, num_items, seen, ties, dropped, name, without))
+    return RankTable(frame, RankProtocol(part, num_items, seen, dropped, name, without))
 
 
 def pool_folds(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> RankTable:
@@ -254,11 +246,9 @@ class NextListProtocol:
     """The facts that two tables of lists must share to be compared, besides users and targets."""
 
     part: Part
-    """The part of the split."""
     num_items: int
     """The size of the catalogue that the lists were made from, I."""
     seen: Seen
-    """Whether items of the user's history were excluded from the lists."""
     length: int
     """The number of positions in each list, n."""
     dropped: int

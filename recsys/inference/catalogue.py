@@ -30,7 +30,6 @@ class Catalogue:
     num_items: int
     """I, the number of items that training may learn an embedding of."""
     encoders: Encoders = NO_ENCODERS
-    """The encoders of all features that the model reads."""
     features: FeatureTable | None = None
     """The features of the I items, and of any that were added later."""
     vectors: ItemVectors = field(default_factory=dict)
@@ -111,6 +110,7 @@ class Catalogue:
 
     def _build(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
         encoders, dim = self.encoders, config.embedding_dim
+        has_ids = not isinstance(config, FeatureReaderConfig) or config.item_ids
         inputs = features = None
         if encoders.reads_inputs:
             sizes = encoders.num_input_categories, encoders.num_input_numbers
@@ -118,29 +118,22 @@ class Catalogue:
         if encoders.items is not None and self.features is not None:
             values = self.features.categories, self.features.shares, self.features.numbers
             categories, shares, numbers = map(torch.from_numpy, values)
-            trained = torch.from_numpy(
-                np.where(interactions > 0, np.arange(len(interactions)), PAD),
-            )
+            own_rows = np.where(interactions > 0, np.arange(len(interactions)), PAD)
             features = ItemFeatureEmbeddings(
                 (categories, shares, numbers),
-                trained if _has_item_ids(config) else torch.zeros_like(trained),
+                torch.from_numpy(own_rows if has_ids else np.zeros_like(own_rows)),
                 encoders.items.num_categories,
                 dim,
-                self._vector_embeddings(config),
+                [
+                    VectorEmbeddings(self.vectors[feature.column], dim)
+                    for feature in features_of(config, "item")
+                    if isinstance(feature, VectorFeature)
+                ],
             )
-        if _has_item_ids(config):
-            return build_model(config, self.num_items, features, inputs)
-        model = build_model(config, 0, features, inputs)
-        if features is not None:
+        model = build_model(config, self.num_items if has_ids else 0, features, inputs)
+        if features is not None and not has_ids:
             features.draw_weights()
         return model
-
-    def _vector_embeddings(self, config: ModelConfig) -> list[VectorEmbeddings]:
-        return [
-            VectorEmbeddings(self.vectors[feature.column], config.embedding_dim)
-            for feature in features_of(config, "item")
-            if isinstance(feature, VectorFeature)
-        ]
 
     def restored_model(
         self, config: ModelConfig, histories: Histories, weights: Mapping[str, Tensor]
@@ -150,10 +143,14 @@ class Catalogue:
         The caller's random state stays.
         """
         interactions = np.bincount(histories.items, minlength=self.num_items + 1)
-        with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
-            model = self.new_model(config, interactions)
+        model = self.empty_model(config, interactions)
         model.load_state_dict(weights)
-        return model.eval()
+        return model
+
+    def empty_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
+        """Build a `new_model`, in evaluation mode, whose weights the caller replaces."""
+        with torch.random.fork_rng(devices=[]):  # weights are drawn all the same
+            return self.new_model(config, interactions).eval()
 
 
 def empty_model(
@@ -174,19 +171,13 @@ def empty_model(
     """
     catalogue = Catalogue.read(num_trained, encoders, item_table, vectors)
     interactions = np.concatenate([[0], item_table["count"].to_numpy()])
-    with torch.random.fork_rng(devices=[]):  # its initial weights are drawn, to be overwritten
-        return catalogue.new_model(experiment.model, interactions).eval()
+    return catalogue.empty_model(experiment.model, interactions)
 
 
 class _NoValues(TorchFunctionMode):
     """Gives new weights no values: normal ones on the meta device load torch's compiler first."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function, unless it draws."""
         if func in (nn.init.normal_, Tensor.normal_):
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
-
-
-def _has_item_ids(config: ModelConfig) -> bool:
-    return not isinstance(config, FeatureReaderConfig) or config.item_ids

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.inference.ranking import top_k
-from recsys.inference.scorer import ELEMENTS_PER_BATCH, Scorer, Seen, user_batches
+from recsys.inference.ranking import no_items, top_k
+from recsys.inference.scorer import ELEMENTS_PER_BATCH, Scorer, Seen, TopItems
 
 _SMALLEST_POOL, _POOL_PER_ITEM, _GROWTH = 100, 10, 4
 UNGROUPED = -1
@@ -53,28 +52,22 @@ class Diversity:
 
 def diverse_top_k(
     scorer: Scorer, histories: Histories, k: int, seen: Seen, diversity: Diversity
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Choose k diverse items for each user.
-
-    Returns:
-        Item tokens [B, k] in the order in which they were chosen, and their scores [B, k]. Where no
-        item is left, PAD with score -inf fills the end.
-
-    Raises:
-        InputError: k is not between 1 and the size of the catalogue.
-    """
-    items = np.full((len(histories), k), PAD, dtype=np.int32)
-    values = np.full((len(histories), k), -np.inf, dtype=np.float32)
+) -> TopItems:
+    """Choose k diverse items for each user, in the order of choice; see `top_k`."""
+    items, values = no_items(len(histories), k)
     pool = min(scorer.num_items, max(_SMALLEST_POOL, _POOL_PER_ITEM * k))
+    dim = 1 if diversity.directions is None else diversity.directions.shape[1]
     rows = np.arange(len(histories))
     while len(rows):
         short = np.zeros(len(rows), dtype=bool)
-        for users in user_batches(len(rows), pool):
-            tokens, scores = top_k(scorer, histories.take(rows[users]), max(k, pool), seen)
+        size = max(1, ELEMENTS_PER_BATCH // (pool * dim))  # their embeddings are held at once
+        for start in range(0, len(rows), size):
+            users = rows[start : start + size]
+            tokens, scores = top_k(scorer, histories.take(users), max(k, pool), seen)
             chosen, missing = _choose(tokens, scores, k, diversity)
-            items[rows[users]] = np.where(missing, PAD, np.take_along_axis(tokens, chosen, 1))
-            values[rows[users]] = np.where(missing, -np.inf, np.take_along_axis(scores, chosen, 1))
-            short[users] = missing.any(axis=1) & (tokens[:, -1] != PAD)
+            items[users] = np.where(missing, PAD, np.take_along_axis(tokens, chosen, 1))
+            values[users] = np.where(missing, -np.inf, np.take_along_axis(scores, chosen, 1))
+            short[start : start + size] = missing.any(axis=1) & (tokens[:, -1] != PAD)
         if pool == scorer.num_items:
             break
         rows, pool = rows[short], min(_GROWTH * pool, scorer.num_items)
@@ -85,25 +78,6 @@ def _choose(
     tokens: NDArray[np.int32], scores: NDArray[np.float32], k: int, diversity: Diversity
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Choose k places of each pool [B, N], best item first; and whether none was left [B, k]."""
-    chosen = np.zeros((len(tokens), k), dtype=np.int64)
-    missing = np.zeros((len(tokens), k), dtype=bool)
-    for users in _chunks(tokens, diversity):
-        chosen[users], missing[users] = _choose_together(tokens[users], scores[users], k, diversity)
-    return chosen, missing
-
-
-def _chunks(tokens: NDArray[np.int32], diversity: Diversity) -> Iterator[slice]:
-    """Yield the slices of users whose embeddings of the pool are held at once."""
-    dim = 1 if diversity.directions is None else diversity.directions.shape[1]
-    size = max(1, ELEMENTS_PER_BATCH // (tokens.shape[1] * dim))
-    for start in range(0, len(tokens), size):
-        yield slice(start, start + size)
-
-
-def _choose_together(
-    tokens: NDArray[np.int32], scores: NDArray[np.float32], k: int, diversity: Diversity
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """See `_choose`."""
     users, weight = np.arange(len(tokens)), diversity.weight
     left = tokens != PAD
     gain = (1 - weight) * _relevance(scores, left)
@@ -113,18 +87,18 @@ def _choose_together(
     nearest = np.zeros(tokens.shape, dtype=np.float32)
     chosen = np.zeros((len(tokens), k), dtype=np.int64)
     missing = np.zeros((len(tokens), k), dtype=bool)
-    for place in range(k):
+    for position in range(k):
         merit = np.where(left, gain - weight * nearest, -np.inf)
         best = merit.argmax(axis=1)  # the first of equal ones
-        chosen[:, place], missing[:, place] = best, np.isneginf(merit[users, best])
+        chosen[:, position], missing[:, position] = best, np.isneginf(merit[users, best])
         left[users, best] = False
-        for number, (cap, group) in enumerate(zip(diversity.caps, groups, strict=True)):
+        for cap, group, count in zip(diversity.caps, groups, counts, strict=True):
             own = group[users, best, None]
-            counts[number] += (group == own) & (own != UNGROUPED)
-            left &= counts[number] < cap.most
+            count[:] += (group == own) & (own != UNGROUPED)
+            left &= count < cap.most
         if pool is not None:
             cosines = (pool @ pool[users, best, :, None])[..., 0]
-            nearest = np.maximum(nearest, cosines) if place else cosines
+            nearest = np.maximum(nearest, cosines) if position else cosines
     return chosen, missing
 
 

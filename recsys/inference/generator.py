@@ -42,8 +42,8 @@ class SequenceGenerator:
         """Generate the next purchases of each user: the most probable of the strategy's lists.
 
         Args:
-            histories: the histories of B users, none of them empty.
-            length: the number of purchases to generate, n.
+            histories: of B users, none of them empty.
+            length: n, the number of purchases to generate.
             seen: with "filter", no item of the user's history is generated.
             candidates: item tokens that may be generated; all if None.
             repeats: whether an item may be generated more than once.
@@ -77,21 +77,19 @@ class SequenceGenerator:
                     torch.from_numpy(read.padded()).to(device),
                     torch.from_numpy(read.lengths).to(device),
                 )
-                found = self.strategy(self.model, encoded, allowed, length, repeats=repeats)
-                lists[rows] = found.tokens[:, 0].cpu().numpy()
-                scores[rows] = found.log_probabilities[:, 0].cpu().numpy()
+                best = self.strategy(self.model, encoded, allowed, length, repeats=repeats)
+                lists[rows] = best.tokens[:, 0].cpu().numpy()
+                scores[rows] = best.log_probabilities[:, 0].cpu().numpy()
         return lists, scores
 
     def _allowed(
         self, histories: Histories, seen: Seen, candidates: NDArray[np.int32] | None
     ) -> Tensor:
-        """Whether each item may be generated for each user, bool [B, I + 1]."""
-        device = self.model.items.weight.device
-        catalogue = torch.full((self.model.num_items + 1,), candidates is None, device=device)
+        catalogue = torch.full((self.model.num_items + 1,), candidates is None)
         if candidates is not None:
-            catalogue[torch.from_numpy(candidates.astype(np.int64)).to(device)] = True
+            catalogue[torch.from_numpy(candidates.astype(np.int64))] = True
         allowed = catalogue.repeat(len(histories), 1)
         if seen == "filter":
-            seen_items = torch.from_numpy(histories.items.astype(np.int64)).to(device)
-            allowed[torch.from_numpy(histories.users).to(device), seen_items] = False
-        return allowed
+            seen_items = torch.from_numpy(histories.items.astype(np.int64))
+            allowed[torch.from_numpy(histories.users), seen_items] = False
+        return allowed.to(self.model.items.weight.device)

@@ -52,22 +52,43 @@ class EarlierModel:
         """
         tables = item_tables(model)
         grown: dict[str, Tensor] = {}
+        num_known = int(self.tokens.max(initial=PAD)) + 1
         neighbours = None
-        for name, made in model.state_dict().items():
-            found = self.weights.get(name)
-            if name not in tables:
-                grown[name] = _checked(name, found, made)
-                continue
-            found = _checked(name, found, made, rows=int(self.tokens.max(initial=0)) + 1)
-            rows = found[torch.from_numpy(self.tokens).long()].clone()
-            if model.items.features is None:
-                if neighbours is None:
-                    neighbours = first_neighbours(histories, self.tokens, len(found))
-                _fill(rows, found, self.tokens, neighbours)
-            else:
-                rows[torch.from_numpy(self.tokens == PAD)] = 0
-            grown[name] = rows
+        if model.items.features is None and tables:
+            neighbours = first_neighbours(histories, self.tokens, num_known)
+        for name, new in model.state_dict().items():
+            known = self.weights.get(name)
+            if known is None:
+                raise InputError(f"weight {name!r}: the model to start from has none")
+            fits = known.shape == new.shape
+            if name in tables:
+                fits = known.shape[1:] == new.shape[1:] and len(known) >= num_known
+            if not fits:
+                raise InputError(
+                    f"weight {name!r} is {tuple(known.shape)} in the model to start from, but "
+                    f"{tuple(new.shape)} here"
+                )
+            grown[name] = known if name not in tables else self._grown_table(known, neighbours)
         return grown
+
+    def _grown_table(self, known: Tensor, neighbours: csr_array | None) -> Tensor:
+        """Return the rows of all items [I + 1, D]; zeros for new ones if neighbours is None."""
+        rows = known[torch.from_numpy(self.tokens).long()].clone()
+        new = np.flatnonzero(self.tokens == PAD)
+        if neighbours is None:
+            rows[torch.from_numpy(new)] = 0
+            return rows
+        if len(new := new[1:]):  # not PAD itself
+            chosen = known[torch.from_numpy(self.tokens[self.tokens != PAD]).long()]
+            counts = neighbours[new]
+            totals = counts.sum(axis=1)
+            sums = counts @ known[: counts.shape[1]].double().numpy()
+            means = torch.from_numpy(sums / np.maximum(totals, 1)[:, None]).to(known.dtype)
+            alone = torch.from_numpy(totals == 0)
+            noise = torch.randn(int(alone.sum()), known.shape[1])
+            means[alone] = chosen.mean(dim=0) + _NOISE * chosen.std(dim=0, correction=0) * noise
+            rows[torch.from_numpy(new)] = means
+        return rows
 
 
 def item_tables(model: Model) -> set[str]:
@@ -116,33 +137,3 @@ def first_neighbours(histories: Histories, tokens: NDArray[np.int32], num_known:
     return csr_array(
         (np.ones(len(pairs[0]), dtype=np.int64), pairs), shape=(len(tokens), num_known)
     )
-
-
-def _fill(rows: Tensor, known: Tensor, tokens: NDArray[np.int32], neighbours: csr_array) -> None:
-    """Give the new items the mean rows of their neighbours; [I + 1, D], in place."""
-    new = np.flatnonzero(tokens == PAD)[1:]  # not PAD itself
-    if not len(new):
-        return
-    old = tokens[tokens != PAD]
-    chosen = known[torch.from_numpy(old).long()]
-    mean, spread = chosen.mean(dim=0), chosen.std(correction=0)
-    counts = neighbours[new]
-    totals = counts.sum(axis=1)
-    sums = torch.from_numpy(np.asarray(counts @ known.double().numpy()))
-    means = (sums / torch.from_numpy(np.maximum(totals, 1))[:, None]).to(known.dtype)
-    alone = torch.from_numpy(totals == 0)
-    means[alone] = mean + _NOISE * spread * torch.randn(int(alone.sum()), known.shape[1])
-    rows[torch.from_numpy(new)] = means
-
-
-def _checked(name: str, found: Tensor | None, made: Tensor, rows: int | None = None) -> Tensor:
-    """Return the weight of the earlier model, if it fits."""
-    if found is None:
-        raise InputError(f"weight {name!r}: the model to start from has none")
-    same = found.shape == made.shape if rows is None else found.shape[1:] == made.shape[1:]
-    if not same or (rows is not None and len(found) < rows):
-        raise InputError(
-            f"weight {name!r} is {tuple(found.shape)} in the model to start from, but "
-            f"{tuple(made.shape)} here"
-        )
-    return found

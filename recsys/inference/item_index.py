@@ -20,7 +20,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
 from recsys.extras import install_hint
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import NotANumberError, top_k
+from recsys.inference.ranking import NotANumberError, no_items, top_k
 from recsys.inference.scorer import Scorer, Seen, TopItems
 
 if TYPE_CHECKING:
@@ -82,21 +82,14 @@ class ItemIndex:
         lists: NDArray[np.int32],
         probes: int,
     ) -> ItemIndex:
-        """Put items, one row each [I, D], into the lists that `build` found; see `ItemIndex`.
-
-        Raises:
-            InputError: faiss is not installed.
-        """
+        """Put items, one row each [I, D], into the lists that `build` found; errors as there."""
         faiss = _faiss()
         count, width = directions.shape
         nearest = faiss.IndexFlatIP(width)
         nearest.add(np.ascontiguousarray(directions))
         searched = faiss.IndexIVFFlat(nearest, width, count, faiss.METRIC_INNER_PRODUCT)
-        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        lists_of_faiss = lists.astype(np.int64)
-        searched.add_core(
-            len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(lists_of_faiss)
-        )
+        rows, in_lists = np.ascontiguousarray(vectors, dtype=np.float32), lists.astype(np.int64)
+        searched.add_core(len(rows), faiss.swig_ptr(rows), None, faiss.swig_ptr(in_lists))
         return cls(directions, lists, probes, searched)
 
     @property
@@ -147,11 +140,6 @@ class ItemIndex:
 
 
 def _faiss() -> ModuleType:
-    """Return the module.
-
-    Raises:
-        InputError: it cannot be imported: one line for whoever opens an index, a server included.
-    """
     try:
         import faiss  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
@@ -191,8 +179,7 @@ class IndexedScorer:
 
     def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
         """See `recsys.inference.ranking.top_k`."""
-        items = np.full((len(histories), k), PAD, dtype=np.int32)
-        values = np.full((len(histories), k), -np.inf, dtype=np.float32)
+        items, values = no_items(len(histories), k)
         answered = np.zeros(len(histories), dtype=bool)
         count = min(k if self.retrieve is None else self.retrieve, self.num_items)
         order = np.argsort(histories.lengths, kind="stable")  # of similar length together

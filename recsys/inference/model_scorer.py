@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from recsys.data.batches import FeatureTensors
 from recsys.data.histories import PAD, Histories
-from recsys.inference.ranking import CatalogueBlock, Excluded, best_of_all, best_of_blocks
+from recsys.inference.ranking import Block, best_of_all, best_of_blocks, excluded_items, no_items
 from recsys.inference.scorer import (
     FEWEST_USERS,
     MOST_CANDIDATES,
@@ -28,14 +28,12 @@ from recsys.inference.scorer import (
 from recsys.model.heads import (
     CandidateRepresentation,
     Head,
-    HistoryRepresentation,
     LastRepresentation,
 )
 from recsys.model.models import Model, ModelInputs
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """How much the model processes at once."""
 
     tokens: int
@@ -49,8 +47,6 @@ class _Step:
 # attention, steps of 2^24 elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = _Step(1 << 12, 1 << 19), _Step(1 << 17, 1 << 26)
 
-_WHOLE = 64
-"""Blocks of the catalogue begin at multiples of so many items where they can."""
 _JOINED = 4
 """Batches of histories whose scores of a large catalogue are computed together, unless the head
 attends to the histories: four batches of 64 users took three quarters of the time of each alone."""
@@ -131,26 +127,23 @@ class ModelScorer:
 
     @torch.inference_mode()
     def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
-        """See `recsys.inference.ranking.top_k`: a large catalogue is searched block by block.
-
-        Nobody holds all scores.
+        """See `recsys.inference.ranking.top_k`: the scores of a large catalogue are never held.
 
         Raises:
             ValueError: see `score`.
         """
         if users_per_batch(self.num_items) > FEWEST_USERS:
             return best_of_all(self, histories, k, seen)
-        items = np.empty((len(histories), k), dtype=np.int32)
-        values = np.empty((len(histories), k), dtype=np.float32)
+        items, values = no_items(len(histories), k)
+        most = 1 if self._head.attends else _JOINED
+        wide = most if self._device.type == "cpu" else 1  # a GPU's step is large enough
         with evaluating(self._model):
             catalogue = self._catalogue()
             batches = self._batches(histories)
-            most = 1 if self._head.attends else _JOINED
             while together := list(islice(batches, most)):
                 rows = np.concatenate([rows for rows, _ in together])
                 last = joined([self._encode_last(batch) for _, batch in together])
-                excluded = Excluded.of(histories.take(rows), seen, self._device)
-                wide = most if self._device.type == "cpu" else 1  # a GPU's step is large enough
+                excluded = excluded_items(histories.take(rows), seen, self._device)
                 blocks = self._blocks(last, catalogue, wide * self._step.elements)
                 items[rows], values[rows] = best_of_blocks(self, blocks, k, excluded)
         return items, values
@@ -161,8 +154,8 @@ class ModelScorer:
         for rows, batch in self._batches(histories):
             indices = torch.from_numpy(rows).to(self._device)
             last = self._encode_last(batch)
-            for columns, block in self._blocks(last, items, self._step.elements):
-                scores[indices, columns] = block
+            for start, block in self._blocks(last, items, self._step.elements):
+                scores[indices, start : start + block.shape[1]] = block
         return scores
 
     @torch.inference_mode()
@@ -195,15 +188,14 @@ class ModelScorer:
 
     def _blocks(
         self, last: LastRepresentation, items: CandidateRepresentation, elements: int
-    ) -> Iterator[CatalogueBlock]:
+    ) -> Iterator[Block]:
         """Yield the scores of histories with the same items, so many elements at a time."""
-        count = items[0].shape[-2]
         step = max(1, elements // self._head.elements_per_candidate(last))
-        step -= step % _WHOLE if step > _WHOLE else 0
-        for start in range(0, count, step):
-            columns = slice(start, min(start + step, count))
+        step -= step % 64 if step > 64 else 0
+        for start in range(0, items[0].shape[-2], step):
+            columns = slice(start, start + step)
             chunk = CandidateRepresentation(*(part[..., columns, :] for part in items))
-            yield CatalogueBlock(columns, self._head.score_last(last, chunk).float())
+            yield start, self._head.score_last(last, chunk).float()
 
     def _scores_of_own(self, histories: Histories, tokens: Tensor) -> Tensor:
         """Scores [B, C] of histories, each with candidates of its own [B, C]."""
@@ -226,9 +218,6 @@ class ModelScorer:
         """Yield the rows of histories that go through the model together, and what it reads.
 
         At most so many rows; if None, as many as may have the scores of all items.
-
-        Raises:
-            ValueError: one is empty, or the times of the requests are missing.
         """
         recent = histories.latest(self._max_sequence_length)
         if not recent.lengths.all():
@@ -284,19 +273,6 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
     )
 
 
-def read_histories(model: Model, histories: Histories) -> tuple[HistoryRepresentation, Tensor]:
-    """Represent a batch of histories with everything that the model reads; and its lengths [B].
-
-    Raises:
-        ValueError: the model reads times or features that the histories do not have.
-    """
-    inputs = model_inputs(model, histories)
-    return model(inputs), inputs.lengths
-
-
-_Key = tuple[bytes, ...]
-
-
 class StateCache:
     """What one model made of the latest histories, in bounded memory.
 
@@ -313,7 +289,7 @@ class StateCache:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._kept: OrderedDict[_Key, LastRepresentation] = OrderedDict()
+        self._kept: OrderedDict[tuple[bytes, ...], LastRepresentation] = OrderedDict()
         self.bytes = 0
         """The size of what is kept."""
         self.hits = 0
@@ -327,59 +303,51 @@ class StateCache:
         rows = {key: row for row, key in enumerate(keys) if key not in self._kept}
         self.hits += len(keys) - len(rows)
         self.misses += len(rows)
-        found = {key: self._kept[key] for key in keys if key not in rows}
-        for key in found:
+        states = {key: self._kept[key] for key in keys if key not in rows}
+        for key in states:
             self._kept.move_to_end(key)
         if rows:
             new = np.fromiter(rows.values(), np.int64, len(rows))
             encoded = model.encode_last(model_inputs(model, histories.take(new)))
-            for place, key in enumerate(rows):
-                found[key] = LastRepresentation(*(part[place : place + 1] for part in encoded))
-                self._keep(key, found[key])
+            for row, key in enumerate(rows):
+                states[key] = LastRepresentation(*(field[row : row + 1] for field in encoded))
+                self._keep(key, states[key])
             if len(rows) == len(keys):
                 return encoded
-        return joined([found[key] for key in keys])
+        return joined([states[key] for key in keys])
 
-    def _keep(self, key: _Key, state: LastRepresentation) -> None:
+    def _keep(self, key: tuple[bytes, ...], state: LastRepresentation) -> None:
         size = _size(key, state)
         if size > self._most_bytes:
             return
         while self.bytes + size > self._most_bytes:
             self.bytes -= _size(*self._kept.popitem(last=False))
         # Clones, not the memory of the batch.
-        self._kept[key] = LastRepresentation(*(part.clone() for part in state))
+        self._kept[key] = LastRepresentation(*(field.clone() for field in state))
         self.bytes += size
 
 
-def _key(model: Model, history: Histories) -> _Key:
+def _key(model: Model, history: Histories) -> tuple[bytes, ...]:
     """Return what the model reads of one history."""
-    parts = [history.items.tobytes()]
-    if model.times != "none" and (times := history.padded_times()) is not None:
-        parts.append(times.tobytes())
-    parts += [part.tobytes() for part in history.padded_features() or ()]
-    return tuple(parts)
+    times = history.padded_times() if model.times != "none" else None
+    read = [history.items, times, *(history.padded_features() or ())]
+    return tuple(array.tobytes() for array in read if array is not None)
 
 
-def _size(key: _Key, state: LastRepresentation) -> int:
-    return sum(map(len, key)) + sum(map(_bytes, state))
-
-
-def _bytes(part: Tensor) -> int:
-    """Return the memory of a tensor; torch gives that of a GPU in pieces of 512 bytes."""
-    return -(-part.nbytes // 512) * 512 if part.device.type == "cuda" else part.nbytes
+def _size(key: tuple[bytes, ...], state: LastRepresentation) -> int:
+    return sum(map(len, key)) + sum(field.nbytes for field in state)
 
 
 def joined(states: Sequence[LastRepresentation]) -> LastRepresentation:
-    """Join the representations of histories, right-padded to the longest."""
+    """Join the representations of histories; what has positions is right-padded to the longest."""
     if len(states) == 1:
         return states[0]
-    fields = zip(*states, strict=True)
-    return LastRepresentation(*(torch.cat(_of_one_width(parts)) for parts in fields))
-
-
-def _of_one_width(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Pad what has positions, as the second-last dimension, to the longest."""
-    if parts[0].dim() < 3:
-        return list(parts)
-    width = max(part.shape[-2] for part in parts)
-    return [F.pad(part, (0, 0, 0, width - part.shape[-2])) for part in parts]
+    width = max(state.keys.shape[-2] for state in states)
+    padded = (
+        [
+            F.pad(field, (0, 0, 0, width - field.shape[-2])) if field.dim() > 2 else field
+            for field in state
+        ]
+        for state in states
+    )
+    return LastRepresentation(*map(torch.cat, zip(*padded, strict=True)))

@@ -14,20 +14,18 @@ from recsys.data.histories import Histories
 
 Seen = Literal["filter", "allow"]
 """Whether the items of a user's history are excluded from the ranking (filter) or not (allow)."""
+TopItems = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""The best item tokens of each user and their scores, both [B, k]."""
 
 ELEMENTS_PER_BATCH = 1 << 22
 """The number of scores held at once, users times catalogue: 16 MiB of float32."""
 FEWEST_USERS = 64
-"""The users that are scored together however large the catalogue is: 256 MB of scores for a million
-items, whose embeddings are read once for all of the users."""
-
-
+"""The users that are scored together however large the catalogue is, so that its embeddings are
+read once for all of them: 256 MB of scores for a million items."""
 MOST_CANDIDATES = 1 / 3
-"""Share of the catalogue above which all items are scored, and the candidates picked: items of the
-catalogue are represented once for all users, candidates for each. All 19,384 items of a catalogue
-as candidates took 2.1 times as long (target attention), or 11 times (dot product)."""
-TopItems = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""The best item tokens of each user and their scores, both [B, k]."""
+"""The share of the catalogue above which all items are scored, and the candidates picked: items of
+the catalogue are represented once for all users, candidates for each. All 19,384 items of a
+catalogue as candidates took 2.1 times as long (target attention), or 11 times (dot product)."""
 
 
 class Scorer(Protocol):
@@ -79,7 +77,7 @@ class Scored:
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        """See `Scorer.score`; for all the users at once."""
+        """See `Scorer.score`."""
         if len(histories) != len(self.scores):
             raise ValueError(f"scores of {len(self.scores)} users, not of {len(histories)}")
         if candidates is None:
@@ -153,7 +151,7 @@ def users_per_batch(num_items: int) -> int:
 
 
 def user_batches(num_users: int, num_items: int) -> Iterator[slice]:
-    """Yield the slices of users whose scores of the entire catalogue are held at once.
+    """Yield slices of `users_per_batch` users.
 
     >>> list(user_batches(150, num_items=1 << 21))
     [slice(0, 64, None), slice(64, 128, None), slice(128, 150, None)]

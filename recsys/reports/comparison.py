@@ -382,10 +382,9 @@ def _protocol_in_words(run: EvaluatedRun) -> str:
     protocol = run.ranks.protocol
     split = run.run.data.tags.get("protocol.split", "unknown split")
     seen = {"filter": "seen items excluded", "allow": "seen items included"}[protocol.seen]
-    ties = {"against_target": "against the target", "item_id": "by item id"}[protocol.ties]
     candidates = candidates_in_words(protocol.candidates, protocol.num_items)
-    text = f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, ties {ties}, "
-    text += f"{protocol.dropped:,} targets outside the catalogue dropped"
+    text = f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, "
+    text += f"ties against the target, {protocol.dropped:,} targets outside the catalogue dropped"
     if protocol.without_history:
         text += f", {protocol.without_history:,} without a history dropped"
     return text

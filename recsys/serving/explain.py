@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
 from recsys.errors import InputError
-from recsys.inference.model_scorer import ModelScorer, read_histories
+from recsys.inference.model_scorer import ModelScorer, model_inputs
 from recsys.inference.scorer import Scorer
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
@@ -116,7 +116,8 @@ def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np
 def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
     """Return what target attention adds for each item of one history, and the rest."""
     embeddings = model.items(torch.from_numpy(candidates).to(model.items.weight.device))
-    states, lengths = read_histories(model, history)
+    inputs = model_inputs(model, history)
+    states, lengths = model(inputs), inputs.lengths
     represented = model.head.represent_candidates(embeddings)
     contributions = model.head.contributions(states, represented, lengths)[0].T
     scores = model.head.score_last(model.head.select_last(states, lengths), represented)[0]

@@ -16,7 +16,6 @@ from recsys.evaluation.catalogue_metrics import (
     catalogue_metrics,
     diversity,
     item_features,
-    mean_of_lists,
 )
 from recsys.evaluation.metrics import coverage, gini
 from recsys.evaluation.tables import top_k_table
@@ -49,12 +48,6 @@ def test_gini_is_half_the_relative_mean_difference(lists: np.ndarray) -> None:
     assert gini(lists, 6) == pytest.approx(differences)
 
 
-def test_means_of_lists_skip_empty_positions() -> None:
-    values = np.array([99.0, 1, 2, 6, 5])
-    assert mean_of_lists(LISTS, values).tolist() == [3, 3]
-    assert math.isnan(mean_of_lists(np.zeros((1, 2), dtype=np.int32), values)[0])
-
-
 @given(lists_of_six, st.integers(0, 99))
 def test_diversity_is_the_mean_over_pairs(lists: np.ndarray, seed: int) -> None:
     features = np.random.default_rng(seed).integers(-1, 3, (7, 2))
@@ -70,13 +63,6 @@ def test_diversity_is_the_mean_over_pairs(lists: np.ndarray, seed: int) -> None:
         for row in lists.tolist()
     ]
     assert diversity(lists, features).tolist() == pytest.approx(expected)
-
-
-def test_diversity_needs_two_items() -> None:
-    features = np.array([[-1], [0], [0]])
-    found = diversity(np.array([[1, 2], [1, 0]], dtype=np.int32), features)
-    assert found[0] == 0
-    assert math.isnan(found[1])
 
 
 def test_titles_and_numbers_are_not_categories() -> None:

@@ -11,13 +11,12 @@ import pytest
 from mlflow import MlflowClient
 
 from recsys.baselines.popularity import Popularity
-from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems, parse_experiment
+from recsys.config import DataConfig, LeaveLastOut, SampledItems, parse_experiment
 from recsys.data.histories import Histories
-from recsys.data.prepared import Part, PreparedDataset, prepare
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import (
-    Candidates,
     choose_candidates,
     read_candidates,
     sample_candidates,
@@ -66,16 +65,6 @@ def test_ranks_among_candidates_by_hand() -> None:
     assert ranks.tolist() == [1, 2, 3, NEVER]
 
 
-def test_all_items_as_candidates_give_the_ranks_of_the_full_catalogue(
-    dataset: PreparedDataset, holdout: Holdout
-) -> None:
-    scorer = Popularity(np.random.default_rng(1).random(dataset.num_items + 1))
-    everything = Histories.from_lists([range(1, dataset.num_items + 1)] * len(holdout.targets))
-    among = Candidates("everything", everything)
-    ranks = evaluate(scorer, holdout, "test", "filter", "item_id", among).ranks
-    assert ranks.tolist() == evaluate(scorer, holdout, "test", "filter", "item_id").ranks.tolist()
-
-
 @pytest.mark.parametrize("seen", ["filter", "allow"])
 def test_samples_follow_their_settings(
     dataset: PreparedDataset, holdout: Holdout, seen: Seen
@@ -102,26 +91,6 @@ def test_samples_follow_their_settings(
     assert again.sets.items.tolist() == candidates.sets.items.tolist()
     other = sample_candidates(SampledItems(num=5, seed=1), dataset, "test", holdout, seen)
     assert other.sets.items.tolist() != candidates.sets.items.tolist()
-
-
-def test_samples_by_popularity(dataset: PreparedDataset, holdout: Holdout) -> None:
-    bought = dataset.histories("test").items
-    share = float(np.mean(bought == 1))
-    assert share > 0.4
-    for by, expected in (("uniform", 1 / dataset.num_items), ("popularity", share)):
-        config = SampledItems.model_validate({"num": 1, "by": by})
-        sets = sample_candidates(config, dataset, "test", holdout, "allow").sets
-        # Of the users whose targets are others: how often is item 1 the one that was drawn?
-        own = np.zeros(dataset.num_users, dtype=bool)
-        own[holdout.users[holdout.targets == 1]] = True
-        rows = np.flatnonzero(~own[holdout.users])
-        drawn = np.mean([1 in lists(sets)[row] for row in rows])
-        assert drawn == pytest.approx(expected, abs=0.15)
-
-
-def test_more_samples_than_items_are_all_items(dataset: PreparedDataset, holdout: Holdout) -> None:
-    sets = sample_candidates(SampledItems(num=10_000), dataset, "test", holdout, "allow").sets
-    assert set(sets.lengths.tolist()) == {dataset.num_items}
 
 
 def given(dataset: PreparedDataset, holdout: Holdout) -> pl.DataFrame:
@@ -157,7 +126,7 @@ def test_given_candidates(
     for user, among in zip(holdout.users.tolist(), lists(candidates.sets), strict=True):
         assert set(among) == {two, *together[user]}
     ranks = evaluate(
-        Popularity(np.zeros(dataset.num_items + 1)), holdout, "test", "allow", "against_target",
+        Popularity(np.zeros(dataset.num_items + 1)), holdout, "test", "allow",
         candidates,
     )  # fmt: skip
     assert ranks.ranks.tolist() == candidates.sets.lengths.tolist()
@@ -189,18 +158,6 @@ def test_a_target_outside_the_candidates_is_named(
             dataset,
             dataset.holdout("test"),
         )
-
-
-def test_configs_in_short_and_in_full() -> None:
-    full = {"kind": "sampled", "num": 7, "seed": 1, "by": "popularity"}
-    assert EvaluationConfig.model_validate({}).model_dump()["candidates"] == "all"
-    assert EvaluationConfig.model_validate({"candidates": full}).model_dump()["candidates"] == full
-    short = parse_experiment({"evaluation": {"candidates": "sampled"}})
-    assert short.evaluation.candidates == SampledItems()
-    with pytest.raises(InputError, match=r"evaluation\.candidates: the kind must be 'all', 'samp"):
-        parse_experiment({"evaluation": {"candidates": "some"}})
-    with pytest.raises(InputError, match=r"evaluation\.candidates\.num: .* not 0"):
-        parse_experiment({"evaluation": {"candidates": {"kind": "sampled", "num": 0}}})
 
 
 @pytest.mark.slow
@@ -256,25 +213,3 @@ def test_samples_of_many_batches_are_those_of_one(
             patch.setattr(scorer_module, "FEWEST_USERS", 17)
             parts = sample_candidates(config, dataset, "test", dataset.holdout("test"), seen)
         assert lists(parts.sets) == lists(whole.sets)
-
-
-def test_popularity_is_that_of_what_was_bought_before_the_targets(tmp_path: Path) -> None:
-    """An item that sells in the validation part alone is not popular yet: it is never drawn."""
-    rows = [(user, item, time) for user in range(40) for time, item in enumerate([1, 2, 3, 4, 1])]
-    late = [(user, 6 if user < 30 else 4, 3) for user in range(40)]  # the validation targets
-    log = pl.DataFrame(
-        [row for row in rows if row[2] != 3] + late,
-        schema=["user_id", "item_id", "timestamp"],
-        orient="row",
-    )
-    data = prepare(log, DataConfig(), tmp_path / "out")
-    (new,) = data.vocabulary.encode([6]).tolist()
-    config = SampledItems.model_validate({"num": 2, "by": "popularity"})
-
-    def sample(part: Part) -> list[list[int]]:
-        return lists(sample_candidates(config, data, part, data.holdout(part), "allow").sets)
-
-    assert [new in one for one in sample("valid")] == [
-        user < 30 for user in range(40)
-    ]  # as the target
-    assert any(new in one for one in sample("test"))

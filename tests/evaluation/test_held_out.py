@@ -38,7 +38,7 @@ from recsys.inference import scorer as scorer_module
 from recsys.inference.generator import SequenceGenerator
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import top_k
-from recsys.inference.scorer import Blend, Scored, Scorer
+from recsys.inference.scorer import Blend, Scorer
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle
 
@@ -97,12 +97,6 @@ def test_what_is_added_is_ranked_in_the_same_pass(tiny_dataset: PreparedDataset)
     assert not found.best.frame.equals(alone.best.frame)
 
 
-def test_scores_of_other_users_are_refused() -> None:
-    made = Scored(torch.zeros(2, 6))
-    with pytest.raises(ValueError, match="scores of 2 users, not of 1"):
-        made.score(Histories.from_lists([[1]]))
-
-
 def test_targets_of_one_history_cannot_have_known_request_times(
     tiny_log: pl.DataFrame, tmp_path: Path
 ) -> None:
@@ -111,27 +105,6 @@ def test_targets_of_one_history_cannot_have_known_request_times(
     find_holdout(dataset, "test", "unknown")
     with pytest.raises(InputError, match=r"request_time=known: .* several test targets after one"):
         find_holdout(dataset, "test", "known")
-
-
-@pytest.mark.parametrize(
-    ("targets", "remedy"),
-    [
-        (1, "needs 3 of known items: prepare it with longer histories or --set data.split=global"),
-        (2, "needs 5 of known items: prepare it with longer histories, a smaller data.split.tar"),
-    ],
-)
-def test_a_split_without_targets_says_how_long_histories_are_and_what_to_do(
-    tmp_path: Path, targets: int, remedy: str
-) -> None:
-    rows = [("ann", "hat", 1), ("bob", "hat", 1), ("bob", "boots", 2), ("cat", "boots", 3)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    config = DataConfig(split=LeaveLastOut(targets=targets))
-    dataset = prepare(log, config, tmp_path / "data")
-    with pytest.raises(InputError) as caught:
-        find_holdout(dataset, "valid", "unknown")
-    assert "of 3 users, 2 have 1, 1 have 2, 0 have more interactions" in str(caught.value)
-    assert remedy in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # --- Lists of next purchases ----------------------------------------------------------------------
@@ -188,17 +161,6 @@ def test_a_scorer_lists_its_best_items_for_every_user(tmp_path: Path) -> None:
     assert table.protocol.dropped == 3
 
 
-@pytest.mark.slow
-def test_one_target_per_user_needs_no_lists(tmp_path: Path) -> None:
-    dataset = dataset_of(tmp_path, LeaveLastOut())
-    experiment = experiment_of(tmp_path, TINY)
-    assert evaluate_lists({"own": Popularity(np.zeros(9))}, dataset, "test", "allow") == {}
-    run = fit(experiment, dataset, tmp_path / "out")
-    assert not (tmp_path / "out" / "lists_test.parquet").exists()
-    for run_id in (run.run_id, fit_baseline("popularity", experiment, dataset)):
-        assert not [name for name in logged(experiment, run_id) if "next" in name]
-
-
 @pytest.mark.parametrize("split", [LeaveLastOut(targets=2), LeaveLastBasketOut()], ids=str)
 def test_a_baseline_logs_its_lists(split: Split, tmp_path: Path) -> None:
     dataset, experiment = dataset_of(tmp_path, split), experiment_of(tmp_path, TINY)
@@ -211,20 +173,6 @@ def test_a_baseline_logs_its_lists(split: Split, tmp_path: Path) -> None:
         assert metrics[f"test/{name}_high"] == interval.high
     assert metrics["test/recall_at_2"] > 0
     assert client.get_run(run_id).data.tags["protocol.split"] == str(split)
-
-
-def test_a_model_of_the_next_item_lists_its_best_items(tmp_path: Path) -> None:
-    dataset = dataset_of(tmp_path, LeaveLastOut(targets=2))
-    experiment = experiment_of(tmp_path, TINY)
-    run = fit(experiment, dataset, tmp_path / "out")
-    table = NextListTable.load(tmp_path / "out" / "lists_test.parquet")
-    assert table.protocol.length == 2
-    assert table.frame["user"].to_list() == list(range(12))
-    assert {name: run.test[name] for name in NEXT_TWO}.items() <= table.summary().items()
-    metrics = logged(experiment, run.run_id)
-    assert metrics["test/next_recall_at_2"] == run.test["next_recall_at_2"].mean
-    again = fit(experiment, dataset, tmp_path / "out")  # the table is not foreign to the folder
-    assert again.test == run.test
 
 
 def test_a_generative_model_is_evaluated_by_its_generated_lists(tmp_path: Path) -> None:

@@ -61,22 +61,6 @@ def test_equal_gaps_are_in_no_quarter(tiny_dataset: PreparedDataset) -> None:
     assert ranked(tiny_dataset).frame["gap"].to_list() == [None] * 5
 
 
-def test_saved_tables_keep_the_order_of_segments(dataset: PreparedDataset, tmp_path: Path) -> None:
-    table = ranked(dataset)
-    table.save(tmp_path / "ranks.parquet")
-    again = RankTable.load(tmp_path / "ranks.parquet")
-    assert again.frame.equals(table.frame)
-    assert again.frame["history"].unique().sort().to_list() == ["1-4", "5-9", "10-19"]
-    assert again.segments == ["history_length", *SEGMENTS]
-
-
-def test_segments_need_the_targets_of_the_holdout(dataset: PreparedDataset) -> None:
-    table = ranked(dataset)
-    other = RankTable(table.frame.head(2), table.protocol)
-    with pytest.raises(ValueError, match="other targets"):
-        with_segments(other, dataset, dataset.holdout("test"))
-
-
 @pytest.mark.parametrize(
     ("chosen", "known", "rows"),
     [

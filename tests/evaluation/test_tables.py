@@ -71,7 +71,7 @@ def test_one_row_per_target() -> None:
     }
     assert table.frame.dtypes == [pl.Int64, pl.Int32, pl.Int64, pl.Int32]
     assert table.ranks.tolist() == [1, 2, 1, 1]
-    assert table.protocol == RankProtocol("test", 4, "filter", "against_target", 5, "catalogue")
+    assert table.protocol == RankProtocol("test", 4, "filter", 5, "catalogue")
 
 
 def test_one_list_for_every_history() -> None:
@@ -164,31 +164,13 @@ def test_what_is_no_such_table_is_refused(table: Table, tmp_path: Path) -> None:
             kind.load(path)
 
 
-def test_save_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "ranks.parquet"
-    path.write_bytes(b"old")
-
-    def fail(frame: pl.DataFrame, file: Path, **options: object) -> None:
-        file.write_bytes(b"half")
-        raise OSError("disk full")
-
-    with pytest.raises(InputError, match=r"none/ranks\.parquet: cannot be written"):
-        ranks().save(tmp_path / "none" / "ranks.parquet")
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
-    with pytest.raises(InputError, match=r"ranks\.parquet: cannot be written: disk full"):
-        ranks().save(path)
-    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(path.name, b"old")]
-
-
 # --- Several targets of one user ------------------------------------------------------------------
 
 
 def queried(*rows: tuple[int, int, int, int]) -> RankTable:
     """Of (user, target, rank, history_length)."""
     frame = pl.DataFrame(list(rows), schema=RankTable.schema, orient="row")
-    return RankTable(frame, RankProtocol("test", 20, "allow", "against_target", 0))
+    return RankTable(frame, RankProtocol("test", 20, "allow", 0))
 
 
 def test_an_item_that_one_list_is_asked_for_twice_counts_once() -> None:

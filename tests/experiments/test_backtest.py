@@ -102,7 +102,7 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
                 "history_length": pl.Int32,
             },
         )
-        return RankTable(frame, RankProtocol("test", num_items, "allow", "against_target", dropped))
+        return RankTable(frame, RankProtocol("test", num_items, "allow", dropped))
 
     tables = [table([0, 1], [1, 5], 6, 1), table([1, 0, 0, 2], [1, 9, 1, 9], 8, 2)]
     pooled = pool_folds(tables, [dataset.user_ids for dataset in datasets])
@@ -114,7 +114,7 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
 
 def test_users_are_identified_by_their_ids_not_their_rows() -> None:
     frame = pl.DataFrame({"user": [0], "target": [1], "rank": [1], "history_length": [3]})
-    one = RankTable(frame, RankProtocol("test", 6, "allow", "against_target", 0))
+    one = RankTable(frame, RankProtocol("test", 6, "allow", 0))
     pooled = pool_folds([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
     assert pooled.users.tolist() == [1, 0]
 
@@ -125,7 +125,7 @@ def test_equal_histories_of_two_folds_are_two_lists() -> None:
     hit, miss = (
         RankTable(
             pl.DataFrame({**schema, "rank": [rank]}),
-            RankProtocol("test", 20, "allow", "against_target", 0),
+            RankProtocol("test", 20, "allow", 0),
         )
         for rank in (1, 20)
     )

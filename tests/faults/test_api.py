@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,17 +34,13 @@ LOG = pl.DataFrame(
 )
 LONG = "x" * 100_000
 ODD: list[Any] = [
-    *(None, 0, -1, 2.5, float("nan"), float("inf"), True, 1e300),
-    *(10**30, 2**63, 2**64, -(2**64), np.int64(3), np.float32(2), pd.NA),
+    *(None, 0, -1, 2.5, float("nan"), float("inf"), True, 10**30, 2**64, np.int64(3), pd.NA),
     *("3", "\ud800", LONG, "\x1b[2Jx", "nofile.csv", "a\0b", b"x", Path("x\0y")),
-    *([1], (), {}, set(), {"hat"}, range(3), slice(1), object(), len),
-    *(dt.date(2020, 1, 1), decimal.Decimal("1.5"), uuid.UUID(int=1)),
-    *({"a": 1}, {1: [1]}, {"a": [None]}, {"a": ["hat", None]}, {"\ud800": ["hat"]}, {None: []}),
-    *({2**64: ["hat"]}, {("a",): ["hat"]}, {LONG: ["hat"]}, {"a": {"b": 1}}),
-    *([["hat"], None], [["hat", 1]], [[2**64]], [["\ud800"]], [[object()]], [{}], [[["hat"]]]),
-    *([[b"hat"]], [[float("nan")]], [[LONG]]),
-    *(np.array([1]), np.zeros((2, 2)), np.array(["hat"], dtype=object), np.array([None])),
-    *(pd.Series(["hat"]), pd.DataFrame({"a": [1]}), pl.DataFrame(), pl.Series([None])),
+    *([1], (), {}, {"hat"}, range(3), slice(1), object(), len, dt.date(2020, 1, 1)),
+    *({"a": 1}, {"a": [None]}, {"a": ["hat", None]}, {"\ud800": ["hat"]}, {None: []}),
+    *({2**64: ["hat"]}, {("a",): ["hat"]}, {"a": {"b": 1}}, [{}], [[["hat"]]], [["hat", 1]]),
+    *([["hat"], None], [[2**64]], [["\ud800"]], [[object()]], [[b"hat"]], [[float("nan")]]),
+    *(np.array([1]), np.zeros((2, 2)), np.array([None]), pd.Series(["hat"]), pl.DataFrame()),
 ]
 
 
@@ -70,23 +64,23 @@ def recommender(tmp_path_factory: pytest.TempPathFactory) -> Recommender:
 
 HISTORY = [["hat", "boots"]]
 CALLS: dict[str, Callable[[Recommender, Any], object]] = {
-    "k": lambda one, odd: one.recommend(HISTORY, k=odd),
-    "retrieve": lambda one, odd: one.recommend(HISTORY, k=1, retrieve=odd),
-    "seen": lambda one, odd: one.recommend(HISTORY, k=1, seen=odd),
-    "at": lambda one, odd: one.recommend(HISTORY, k=1, at=odd),
-    "allow": lambda one, odd: one.recommend(HISTORY, k=1, allow=odd),
-    "deny": lambda one, odd: one.recommend(HISTORY, k=1, deny=odd),
-    "histories": lambda one, odd: one.recommend(odd, k=1),
-    "users": lambda one, odd: one.recommend(users=odd, k=1),
-    "user": lambda one, odd: one.recommend(users=[odd], k=1),
-    "candidates": lambda one, odd: one.score(HISTORY, odd),
-    "candidate": lambda one, odd: one.score(HISTORY, [odd]),
-    "item": lambda one, odd: one.similar_items(odd),
-    "k of similar": lambda one, odd: one.similar_items("hat", k=odd),
-    "n": lambda one, odd: one.generate(HISTORY, n=odd),
-    "explained": lambda one, odd: one.explain(["hat"], odd),
-    "explaining": lambda one, odd: one.explain(odd, "hat"),
-    "new items": lambda one, odd: one.with_new_items(odd),
+    "k": lambda model, odd: model.recommend(HISTORY, k=odd),
+    "retrieve": lambda model, odd: model.recommend(HISTORY, k=1, retrieve=odd),
+    "seen": lambda model, odd: model.recommend(HISTORY, k=1, seen=odd),
+    "at": lambda model, odd: model.recommend(HISTORY, k=1, at=odd),
+    "allow": lambda model, odd: model.recommend(HISTORY, k=1, allow=odd),
+    "deny": lambda model, odd: model.recommend(HISTORY, k=1, deny=odd),
+    "histories": lambda model, odd: model.recommend(odd, k=1),
+    "users": lambda model, odd: model.recommend(users=odd, k=1),
+    "user": lambda model, odd: model.recommend(users=[odd], k=1),
+    "candidates": lambda model, odd: model.score(HISTORY, odd),
+    "candidate": lambda model, odd: model.score(HISTORY, [odd]),
+    "item": lambda model, odd: model.similar_items(odd),
+    "k of similar": lambda model, odd: model.similar_items("hat", k=odd),
+    "n": lambda model, odd: model.generate(HISTORY, n=odd),
+    "explained": lambda model, odd: model.explain(["hat"], odd),
+    "explaining": lambda model, odd: model.explain(odd, "hat"),
+    "new items": lambda model, odd: model.with_new_items(odd),
 }
 
 
@@ -140,7 +134,7 @@ def test_kept_columns_of_odd_types(kind: str, tmp_path: Path, tally: Tally) -> N
     tally("column of an odd type", 3, 3)
 
 
-@pytest.mark.parametrize("number", [2**63, 2**64, -(2**64), 10**400])
+@pytest.mark.parametrize("number", [2**63, -(2**64)])
 @pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp", "odd"])
 def test_integers_of_more_than_64_bits(
     column: str, number: int, tmp_path: Path, tally: Tally

@@ -15,7 +15,6 @@ import torch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankProtocol, RankTable
-from recsys.folders.atomic import new_file, new_folder
 from recsys.shop.simulation import make_shop
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from tests.faults.commands import finish
@@ -42,25 +41,10 @@ def write_log(path: Path) -> None:
     prepare(log.with_columns(timestamp=pl.int_range(ROWS)), out=path)
 
 
-def write_text(path: Path) -> None:
-    with new_file(path) as file:
-        file.write_bytes(bytes(2 << 20))
-
-
-def write_array(path: Path) -> None:
-    with new_folder(path) as folder:
-        np.save(folder / "a.npy", np.zeros(1 << 20))
-
-
 def write_table(path: Path) -> None:
     chance = np.random.default_rng(0)
-    frame = pl.DataFrame(
-        {
-            name: chance.integers(0, 2**31, ROWS)
-            for name in ("user", "target", "rank", "history_length")
-        }
-    )
-    RankTable(frame, RankProtocol("test", 500, "filter", "against_target", 0)).save(path)
+    frame = pl.DataFrame({name: chance.integers(0, 2**31, ROWS) for name in RankTable.schema})
+    RankTable(frame, RankProtocol("test", 500, "filter", 0)).save(path)
 
 
 def write_checkpoint(path: Path) -> None:
@@ -68,9 +52,7 @@ def write_checkpoint(path: Path) -> None:
     CheckpointFile(path, {}).write(Checkpoint("run", 1.0, TrainingState(weights)))
 
 
-@pytest.mark.parametrize(
-    "write", [write_log, write_text, write_array, write_table, write_checkpoint]
-)
+@pytest.mark.parametrize("write", [write_log, write_table, write_checkpoint])
 def test_a_full_disk_is_named(
     write: Callable[[Path], None], small: Path, tally: Callable[[str, int, int], None]
 ) -> None:

@@ -67,7 +67,7 @@ def test_rank_tables(tmp_path: Path, flips: int, tally: Tally) -> None:
             "history_length": np.full(500, 3, dtype=np.int32),
         }
     )
-    table = RankTable(frame, RankProtocol("test", 500, "filter", "against_target", 0))
+    table = RankTable(frame, RankProtocol("test", 500, "filter", 0))
     path = tmp_path / "ranks.parquet"
     table.save(path)
 

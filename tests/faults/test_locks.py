@@ -48,14 +48,6 @@ def test_the_holder_is_named_and_a_kill_releases_the_lock(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_who_has_patience_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "data"
-    holder = hold(path, 0.3)
-    with caplog.at_level("INFO"), sole_use(path, "prepares it", patience=30):
-        assert f"waiting for process {holder.pid} on" in caplog.text
-    holder.communicate()
-
-
 def test_many_contenders_never_hold_it_together(tmp_path: Path) -> None:
     script = """
 import sys

@@ -44,18 +44,6 @@ def test_any_rows(rows: list[list[str]], header: str, ending: str, tally: Tally)
     tally("log of rows at random", 1, 1)
 
 
-@given(
-    content=st.binary(max_size=200),
-    ending=st.sampled_from([".csv", ".jsonl", ".parquet", ".csv.gz"]),
-)
-def test_any_bytes(content: bytes, ending: str, tally: Tally) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, f"log{ending}")
-        file.write_bytes(content)
-        try_to_prepare(file, Path(folder, "data"))
-    tally("log of bytes at random", 1, 1)
-
-
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl"])
 def test_damaged_logs(
     ending: str, tmp_path: Path, tally: Tally, budget: Callable[[int, int], int]

@@ -119,47 +119,31 @@ def content(path: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in sorted(path.iterdir())}
 
 
-def test_a_folder_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
-    wanted = []
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_written_is_old_or_new(
+    kind: str, disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
+) -> None:
+    path, wanted = disk.folder / "out", []
     for text in ("old", "new"):
-        wanted.append({"a.txt": text * 5000, "b.txt": text * 3000})
-        with power_cut_around_each_step(disk, monkeypatch), new_folder(disk.folder / "out") as out:
-            for name, value in wanted[-1].items():
-                (out / name).write_text(value)
-        if text == "old":
-            assert_last(disk, wanted[0])
-            disk.snapshots.clear()
+        disk.snapshots.clear()
+        with power_cut_around_each_step(disk, monkeypatch):
+            if kind == "file":
+                with new_file(path) as out:
+                    out.write_text(text * 5000)
+            else:
+                with new_folder(path) as out:
+                    (out / "a.txt").write_text(text * 5000)
+                    (out / "b.txt").write_text(text * 3000)
+        wanted.append(content(path))
     seen = []
     for snapshot in disk.snapshots:
         with disk.after(snapshot) as folder:
             recover(folder / "out")
-            seen.append(content(folder / "out"))
-            assert {path.name for path in folder.iterdir()} == {"out", "lost+found"}
-    assert all(found in wanted for found in seen)
-    assert seen[0] == wanted[0]
-    assert seen[-1] == wanted[1]
-    assert len(seen) >= 10
-    tally("power cut at each step of a writer", len(seen), len(seen))
-
-
-def assert_last(disk: Disk, wanted: dict[str, str]) -> None:
-    with disk.after(disk.snapshots[-1]) as folder:
-        assert content(folder / "out") == wanted
-
-
-def test_a_file_is_old_or_new(disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
-    path = disk.folder / "out"
-    with new_file(path) as file:
-        file.write_text("old" * 5000)
-    with power_cut_around_each_step(disk, monkeypatch), new_file(path) as file:
-        file.write_text("new" * 5000)
-    seen = []
-    for snapshot in disk.snapshots:
-        with disk.after(snapshot) as folder:
-            seen.append(content(folder / "out")["out"][:3])
-    assert set(seen) == {"old", "new"}
-    assert seen == sorted(seen, reverse=True), "new never turns to old"
-    assert seen[-1] == "new"
+            seen.append(wanted.index(content(folder / "out")))
+            if kind == "folder":
+                assert {path.name for path in folder.iterdir()} == {"out", "lost+found"}
+    assert (seen[0], seen[-1]) == (0, 1)
+    assert seen == sorted(seen), "new never turns to old"
     tally("power cut at each step of a writer", len(seen), len(seen))
 
 

@@ -19,7 +19,6 @@ from recsys.config import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.reports.comparison_page import escape_latex
 from recsys.tracking.store import open_store
 from recsys.training import processes
 
@@ -52,16 +51,6 @@ def test_no_id_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_no_message_steers_the_terminal(tmp_path: Path) -> None:
-    LOG.with_columns(timestamp=pl.lit(STEERING)).write_parquet(tmp_path / "log.parquet")
-    for words in (["audit", "log.parquet"], ["audit", f"{STEERING}.csv"], ["train", STEERING]):
-        result = recsys(*words, home=tmp_path)
-        assert result.returncode == 2
-        assert result.stdout == ""
-        assert result.stderr.removesuffix("\n").isprintable()
-
-
-@pytest.mark.slow
 def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
     """Through the whole command: the option stands before its name."""
     prepare(LOG, out=tmp_path / "data")
@@ -85,30 +74,6 @@ def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
         assert first in {row["item_id"] for row in rows}
         started = {row["item_id"][0] for row in rows} & set("=@-")
         assert not (option and started)
-
-
-@pytest.mark.parametrize(
-    ("name", "escaped"),
-    [
-        ("50%_$x$", r"50\%\_\$x\$"),
-        ("[8pt]", "{[}8pt{]}"),
-        ("a\n\\input{/etc/passwd}", r"a?\textbackslash{}input\{/etc/passwd\}"),
-    ],
-)
-def test_names_in_latex(name: str, escaped: str) -> None:
-    assert escape_latex(name) == escaped
-
-
-def test_the_id_of_a_torchrun_alone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    processes.join()
-    assert processes.count() == 1
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match="the environment is not torchrun's: .*RANK"):
-        processes.join()
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

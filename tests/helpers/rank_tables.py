@@ -16,5 +16,5 @@ def ranked(ranks: Sequence[int] | NDArray[np.int64], **protocol: Any) -> RankTab
     users = len(ranks)
     columns = {"user": range(users), "target": [1] * users, "rank": ranks}
     frame = pl.DataFrame({**columns, "history_length": [1] * users}, schema=RankTable.schema)
-    fields = {"part": "test", "num_items": 2_000, "seen": "filter", "ties": "against_target"}
+    fields = {"part": "test", "num_items": 2_000, "seen": "filter"}
     return RankTable(frame, RankProtocol(**{**fields, "dropped": 3, **protocol}))

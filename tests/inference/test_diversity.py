@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from recsys.data.histories import Histories
 from recsys.inference import diversity as module
@@ -16,23 +15,6 @@ from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scored
 
 NOBODY = Histories.from_lists([[1]])
-
-
-class Fixed:
-    """The same scores of items 1, 2, … for any histories. A `Scorer`."""
-
-    def __init__(self, scores: NDArray[np.float32]) -> None:
-        self.scores = torch.tensor([-np.inf, *scores], dtype=torch.float32)
-
-    @property
-    def num_items(self) -> int:
-        return len(self.scores) - 1
-
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
-        assert candidates is None
-        return self.scores.repeat(len(histories), 1)
 
 
 def test_maximal_marginal_relevance_by_hand() -> None:
@@ -64,6 +46,7 @@ def test_equal_scores_are_equally_relevant_and_come_in_the_order_of_tokens() -> 
 def test_caps_hold_and_no_better_list_does(groups: list[int], k: int, most: int) -> None:
     scores = np.arange(len(groups), 0, -1, dtype=np.float32)  # item 1 is the best
     scores[::3] = scores[0]
+    rows = torch.tensor([[-np.inf, *scores]], dtype=torch.float32).repeat(2, 1)
     cap = Cap(np.array([UNGROUPED, *groups]), most)
     best = sorted(range(1, len(groups) + 1), key=lambda item: (-scores[item - 1], item))
     expected: list[int] = []
@@ -76,7 +59,7 @@ def test_caps_hold_and_no_better_list_does(groups: list[int], k: int, most: int)
         patch.setattr(module, "_SMALLEST_POOL", 1)
         patch.setattr(module, "_POOL_PER_ITEM", 1)  # the pool has to grow
         chosen, _ = diverse_top_k(
-            Fixed(scores), Histories.from_lists([[1], [2]]), k, "allow", Diversity(caps=(cap,))
+            Scored(rows), Histories.from_lists([[1], [2]]), k, "allow", Diversity(caps=(cap,))
         )
     for row in chosen.tolist():
         assert row == expected + [0] * (k - len(expected))
@@ -86,15 +69,6 @@ def test_without_weight_and_caps_the_best_are_chosen() -> None:
     scores = torch.from_numpy(np.random.default_rng(0).normal(size=(7, 301)).astype(np.float32))
     scores[:, 0] = -torch.inf
     histories = Histories.from_lists([[n + 1, 5] for n in range(7)])
-
-    class Rows:
-        num_items = 300
-
-        def score(
-            self, given: Histories, candidates: NDArray[np.int32] | None = None
-        ) -> torch.Tensor:
-            return scores[given.items[given.offsets[:-1]] - 1].clone()
-
-    found = diverse_top_k(Rows(), histories, 10, "filter", Diversity())
-    for one, other in zip(found, top_k(Rows(), histories, 10, "filter"), strict=True):
-        np.testing.assert_array_equal(one, other)
+    found = diverse_top_k(Scored(scores), histories, 10, "filter", Diversity())
+    for ours, best in zip(found, top_k(Scored(scores), histories, 10, "filter"), strict=True):
+        np.testing.assert_array_equal(ours, best)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -60,8 +59,7 @@ def test_lists_are_in_order_and_exclude_seen_items(generating: Recommender) -> N
     ann, new = answer.partition_by("user_id", maintain_order=True)
     assert ann["step"].to_list() == [1, 2, 3]
     assert set(ann["item_id"]) == {"gloves", "jacket", "socks"}
-    assert ann["log_probability"].n_unique() == 1
-    assert ann["log_probability"][0] < 0
+    assert (ann["log_probability"].n_unique(), ann["log_probability"][0] < 0) == (1, True)
     assert set(ann["source"]) == {"model"}
     # Training has boots three times, the gloves, the hat and the jacket less, the socks once.
     assert new["item_id"][0] == "boots"
@@ -98,15 +96,6 @@ def test_one_by_one_equals_all_at_once(generating: Recommender) -> None:
         assert together == [
             lists(generating, [one], n=3, strategy=strategy)[0] for one in histories
         ]
-
-
-def test_frames_come_back_as_they_were_given(generating: Recommender) -> None:
-    log = pd.DataFrame({"user_id": ["x"], "item_id": ["hat"], "timestamp": [1]})
-    answer = generating.generate(log, n=2)
-    assert isinstance(answer, pd.DataFrame)
-    assert answer["step"].tolist() == [1, 2]
-    one_user = generating.generate(users=["bob"], n=5)
-    assert not set(one_user["item_id"]) & {"boots", "hat", "socks"}
 
 
 def test_the_first_step_is_the_first_of_the_ranking(generating: Recommender) -> None:

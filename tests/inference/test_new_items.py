@@ -151,9 +151,8 @@ def test_a_new_item_can_be_in_a_history(untitled: Recommender) -> None:
     )
 
 
-def test_new_items_come_twice_and_as_files(untitled: Recommender, tmp_path: Path) -> None:
-    NEW.head(1).write_csv(tmp_path / "scarf.csv")
-    one_by_one = untitled.with_new_items(tmp_path / "scarf.csv").with_new_items(NEW.tail(1))
+def test_new_items_come_twice(untitled: Recommender) -> None:
+    one_by_one = untitled.with_new_items(NEW.head(1)).with_new_items(NEW.tail(1))
     assert_frame_equal(
         one_by_one.recommend([HISTORY], k=7),
         untitled.with_new_items(NEW).recommend([HISTORY], k=7),
@@ -196,12 +195,6 @@ def test_no_feature_may_be_missing(untitled: Recommender, tiny_bundle: ModelBund
 def test_features_that_the_items_lack_are_refused(tiny_dataset: PreparedDataset) -> None:
     with pytest.raises(InputError, match="category 'kind': no such column among name"):
         Catalogue.of(make_experiment().model, tiny_dataset)
-
-
-def test_a_wrong_file_is_named(untitled: Recommender, tmp_path: Path) -> None:
-    (tmp_path / "new.csv").write_text("item_id,kind\nscarf,neck\n")
-    with pytest.raises(InputError, match=r"new\.csv: no column 'price' among item_id, kind"):
-        untitled.with_new_items(tmp_path / "new.csv")
 
 
 def test_given_candidates_have_the_scores_of_the_catalogue(untitled: Recommender) -> None:

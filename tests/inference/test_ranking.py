@@ -1,29 +1,53 @@
-"""Ranks and best items, against hand-computed values and brute force."""
+"""Ranks, best items and two stages, against hand-computed values and plain sorting."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from polars.testing import assert_frame_equal
 
+from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.transitions import PCTM, PCTMSettings
+from recsys.config import TargetAttention
 from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
+from recsys.evaluation.search_metrics import retrieval_metrics
+from recsys.inference import ranking
 from recsys.inference import scorer as scorer_module
-from recsys.inference.ranking import NEVER, Ties, rank_targets, top_k
+from recsys.inference.ranking import (
+    NEVER,
+    NotANumberError,
+    TwoStages,
+    best_of_blocks,
+    rank_targets,
+    top_k,
+)
 from recsys.inference.scorer import Scored, Seen
+from recsys.model.models import ModelInputs
+from recsys.serving.bundle import ModelBundle
+from recsys.serving.recommender import Recommender
+from tests.conftest import PURCHASES, tiny_experiment, tiny_model
+
+Scores = NDArray[np.float32]
+SEEN = st.sampled_from(["filter", "allow"])
+NOTHING = Histories.from_lists([[]])
 
 
 @dataclass
 class TableScorer:
     """Scores user b, counted over all calls, by row b of a table [Q, I]."""
 
-    table: NDArray[np.float32]
+    table: Scores
     calls: list[int] = field(default_factory=list)
 
     @property
@@ -44,57 +68,47 @@ def table(*rows: list[float]) -> TableScorer:
     return TableScorer(np.array(rows, dtype=np.float32))
 
 
+def scored(scores: Scores | list[list[int]]) -> Scored:
+    rows = np.asarray(scores, dtype=np.float32)
+    return Scored(torch.from_numpy(np.pad(rows, ((0, 0), (1, 0)), constant_values=-np.inf)))
+
+
 def targets(*tokens: int) -> NDArray[np.int32]:
     return np.array(tokens, dtype=np.int32)
 
 
-NOTHING = Histories.from_lists([[]])
-SMALL = st.integers(1, 6)
-
-
-Case = tuple[NDArray[np.float32], Histories, NDArray[np.int32]]
-
-
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """Scores with many ties, histories and targets."""
-    users, items = draw(SMALL), draw(st.integers(2, 8))
-    scores = draw(
-        st.lists(
-            st.lists(st.integers(-3, 3), min_size=items, max_size=items),
-            min_size=users,
-            max_size=users,
-        )
-    )
-    token = st.integers(1, items)
-    histories = [draw(st.lists(token, max_size=5)) for _ in range(users)]
-    wanted = [draw(token) for _ in range(users)]
-    return np.array(scores, dtype=np.float32), Histories.from_lists(histories), targets(*wanted)
+def cases(draw: st.DrawFn) -> tuple[Scores, Scores, Histories, NDArray[np.int32]]:
+    """Two tables of scores with many ties, histories and targets."""
+    users, items = draw(st.integers(1, 6)), draw(st.integers(2, 8))
+    generator = np.random.default_rng(draw(st.integers(0, 10**6)))
+    levels = draw(st.integers(1, 5))
+    first, second = generator.integers(-levels, levels, (2, users, items)).astype(np.float32)
+    lengths = generator.integers(0, 6, users)
+    histories = Histories.from_lists([generator.integers(1, items + 1, n) for n in lengths])
+    return first, second, histories, generator.integers(1, items + 1, users).astype(np.int32)
 
 
-def brute_force(
-    scores: NDArray[np.float32], history: list[int], target: int, seen: Seen, ties: Ties
-) -> int:
-    """The rank of the target in a sorted list of the items that may be recommended."""
-    items = [i for i in range(1, len(scores) + 1) if seen == "allow" or i not in history]
-    if target not in items:
-        return NEVER
-    last = [i == target if ties == "against_target" else False for i in range(len(scores) + 1)]
-    return 1 + sorted(items, key=lambda i: (-scores[i - 1], last[i], i)).index(target)
+def in_order(scores: Scores, user: int, histories: Histories, seen: Seen) -> list[int]:
+    """The items that may be recommended, best first, equal ones by token."""
+    gone = histories[user : user + 1].items.tolist() if seen == "filter" else []
+    items = [item for item in range(1, scores.shape[1] + 1) if item not in gone]
+    return sorted(items, key=lambda item: (-scores[user, item - 1], item))
 
 
-@pytest.mark.parametrize("ties", ["against_target", "item_id"])
-def test_a_target_that_cannot_be_recommended_is_credited_by_no_metric(ties: Ties) -> None:
+# --- Ranks ---------------------------------------------------------------------------------------
+
+
+def test_a_target_that_cannot_be_recommended_is_credited_by_no_metric() -> None:
     repeat, ruled_out = Histories.from_lists([[2]]), table([1, -np.inf, 1])
     for ranks in (
-        rank_targets(table([1, 9, 1]), repeat, targets(2), "filter", ties),
-        rank_targets(ruled_out, NOTHING, targets(2), "allow", ties),
+        rank_targets(table([1, 9, 1]), repeat, targets(2), "filter"),
+        rank_targets(ruled_out, NOTHING, targets(2), "allow"),
     ):
         assert ranks.tolist() == [NEVER]
         # Not even by those that look beyond the end of a catalogue of three items.
-        for metric in ("recall_at_100", "hit_rate_at_100", "ndcg_at_100", "map_at_9999999999"):
+        for metric in ("recall_at_100", "hit_rate_at_100", "map_at_9999999999", "mrr"):
             assert metric_values(ranks, metric).tolist() == [0]
-        assert metric_values(ranks, "mrr").tolist() == [0]
 
 
 def test_scores_too_close_for_bf16_do_not_tie() -> None:
@@ -102,30 +116,45 @@ def test_scores_too_close_for_bf16_do_not_tie() -> None:
     assert rank_targets(scores, NOTHING, targets(2), "allow").tolist() == [1]
 
 
-@given(
-    cases(), st.sampled_from(["filter", "allow"]), st.sampled_from(["against_target", "item_id"])
-)
-def test_ranks_equal_brute_force(case: Case, seen: Seen, ties: Ties) -> None:
-    scores, histories, wanted = case
-    expected = [
-        brute_force(scores[b], histories[b : b + 1].items.tolist(), wanted[b], seen, ties)
-        for b in range(len(wanted))
-    ]
-    assert rank_targets(TableScorer(scores), histories, wanted, seen, ties).tolist() == expected
+@given(cases(), SEEN)
+def test_ranks_and_best_items_are_those_of_plain_sorting(
+    case: tuple[Scores, Scores, Histories, NDArray[np.int32]], seen: Seen
+) -> None:
+    """A target ranks behind its equals; the scorer's own matrix is as it was."""
+    scores, _, histories, wanted = case
+    ranks = rank_targets(TableScorer(scores), histories, wanted, seen)
+    scorer = scored(scores)
+    before = scorer.scores.clone()
+    for user, target in enumerate(wanted.tolist()):
+        order = in_order(scores, user, histories, seen)
+        level = [i for i in order if scores[user, i - 1] >= scores[user, target - 1]]
+        assert ranks[user] == (len(level) if target in order else NEVER)
+        for k in range(1, scores.shape[1] + 1):
+            items, values = top_k(scorer, histories, k, seen)
+            best = order[:k] + [0] * (k - len(order))
+            assert items[user].tolist() == best
+            assert values[user].tolist() == [
+                scores[user, item - 1] if item else -np.inf for item in best
+            ]
+    assert torch.equal(scorer.scores, before)
+    some = rank_targets(TableScorer(scores), histories, wanted, "allow")
+    assert some.tolist() == rank_targets(scorer, histories, wanted, "allow").tolist()
 
 
-@given(cases(), st.sampled_from(["filter", "allow"]))
-def test_top_k_is_the_sorted_catalogue(case: Case, seen: Seen) -> None:
-    scores, histories, wanted = case
-    for k in range(1, scores.shape[1] + 1):
-        items, values = top_k(TableScorer(scores), histories, k, seen)
-        for b in range(len(wanted)):
-            gone = histories[b : b + 1].items.tolist() if seen == "filter" else []
-            order = sorted(range(1, scores.shape[1] + 1), key=lambda i: (-scores[b, i - 1], i))
-            expected = [i for i in order if i not in gone][:k]
-            padding = k - len(expected)
-            assert items[b].tolist() == expected + [0] * padding
-            assert values[b].tolist() == [scores[b, i - 1] for i in expected] + [-np.inf] * padding
+@given(cases(), SEEN, st.data())
+def test_targets_that_share_a_history_rank_as_if_each_had_its_own(
+    case: tuple[Scores, Scores, Histories, NDArray[np.int32]], seen: Seen, data: st.DataObject
+) -> None:
+    scores, _, histories, _ = case
+    row = st.integers(0, len(histories) - 1)
+    rows = np.array(data.draw(st.lists(row, min_size=1, max_size=12).map(sorted)))
+    item = st.integers(1, scores.shape[1])
+    wanted = targets(*(data.draw(item) for _ in rows))
+    shared = TableScorer(scores)
+    ranks = rank_targets(shared, histories, wanted, seen, rows=rows)
+    assert sum(shared.calls) == len(histories)  # each is scored once
+    own = rank_targets(TableScorer(scores[rows]), histories.take(rows), wanted, seen)
+    assert ranks.tolist() == own.tolist()
 
 
 def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,12 +162,12 @@ def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = generator.integers(0, 5, (23, 9)).astype(np.float32)
     histories = Histories.from_lists([generator.integers(1, 10, b % 4).tolist() for b in range(23)])
     wanted = generator.integers(1, 10, 23).astype(np.int32)
-    one = rank_targets(TableScorer(scores), histories, wanted, "filter")
+    ranks = rank_targets(TableScorer(scores), histories, wanted, "filter")
     best, values = top_k(TableScorer(scores), histories, 4, "filter")
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 47)
     monkeypatch.setattr(scorer_module, "FEWEST_USERS", 1)
     batched = TableScorer(scores)
-    assert rank_targets(batched, histories, wanted, "filter").tolist() == one.tolist()
+    assert rank_targets(batched, histories, wanted, "filter").tolist() == ranks.tolist()
     assert batched.calls == [4, 4, 4, 4, 4, 3]
     again, again_values = top_k(TableScorer(scores), histories, 4, "filter")
     assert again.tolist() == best.tolist()
@@ -151,31 +180,28 @@ def test_no_users() -> None:
     assert top_k(table([1.0, 2.0]), no_users, 2, "filter")[0].shape == (0, 2)
 
 
-def test_nan_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"TableScorer\.score gave NaN"):
-        rank_targets(table([1, np.nan]), NOTHING, targets(1), "allow")
+class Half(TableScorer):
+    def score(
+        self, histories: Histories, candidates: NDArray[np.int32] | None = None
+    ) -> torch.Tensor:
+        return super().score(histories).bfloat16()
 
 
-def test_reduced_precision_is_an_error() -> None:
-    class Half(TableScorer):
-        def score(
-            self, histories: Histories, candidates: NDArray[np.int32] | None = None
-        ) -> torch.Tensor:
-            return super().score(histories).bfloat16()
-
-    with pytest.raises(ValueError, match=r"torch\.bfloat16"):
-        rank_targets(Half(np.ones((1, 2), np.float32)), NOTHING, targets(1), "allow")
-
-
-@pytest.mark.parametrize("wrong", [0, 3])
-def test_targets_outside_the_catalogue_are_an_error(wrong: int) -> None:
-    with pytest.raises(ValueError, match=f"from 1 to 2, not {wrong}"):
-        rank_targets(table([1, 2]), NOTHING, targets(wrong), "allow")
-
-
-def test_targets_and_histories_must_pair_up() -> None:
-    with pytest.raises(ValueError, match="1 histories need as many targets"):
-        rank_targets(table([1, 2]), NOTHING, targets(1, 2), "allow")
+@pytest.mark.parametrize(
+    ("scorer", "wanted", "message"),
+    [
+        (table([1, np.nan]), targets(1), r"TableScorer\.score gave NaN"),
+        (Half(np.ones((1, 2), np.float32)), targets(1), r"torch\.bfloat16"),
+        (table([1, 2]), targets(0), "from 1 to 2, not 0"),
+        (table([1, 2]), targets(3), "from 1 to 2, not 3"),
+        (table([1, 2]), targets(1, 2), "1 histories need as many targets"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(
+    scorer: TableScorer, wanted: NDArray[np.int32], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        rank_targets(scorer, NOTHING, wanted, "allow")
 
 
 @pytest.mark.parametrize("k", [0, 4])
@@ -184,31 +210,143 @@ def test_k_outside_the_catalogue_names_both(k: int) -> None:
         top_k(table([1, 2, 3]), NOTHING, k, "allow")
 
 
-@given(cases(), st.sampled_from(["filter", "allow"]), st.data())
-def test_targets_that_share_a_history_rank_as_if_each_had_its_own(
-    case: Case, seen: Seen, data: st.DataObject
+# --- The best of blocks --------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    users=st.integers(1, 4),
+    items=st.integers(1, 500),
+    k=st.integers(1, 20),
+    levels=st.integers(1, 50),
+    block=st.integers(1, 200),
+    group=st.sampled_from([1, 3, 64]),
+)
+def test_the_best_of_blocks_are_those_of_all_scores_sorted(
+    seed: int, users: int, items: int, k: int, levels: int, block: int, group: int
 ) -> None:
-    scores, histories, _ = case
-    of = data.draw(
-        st.lists(st.integers(0, len(histories) - 1), min_size=1, max_size=12).map(sorted)
+    """With ties, both zeros, negative scores, -inf, and fewer items than are wanted."""
+    rng, k = np.random.default_rng(seed), min(k, items)
+    scores = rng.integers(-levels, levels, (users, items)).astype(np.float32) / 4
+    scores[scores == -levels / 4] = -np.inf
+    scores[(scores == 0) & (rng.random(scores.shape) < 0.5)] = -0.0
+    left_out = rng.random(scores.shape) < 0.1
+    left_out[:, 0] = True  # PAD
+    blocks = (
+        (start, torch.from_numpy(scores[:, start : start + block].copy()))
+        for start in range(0, items, block)
     )
-    rows, items = np.array(of), st.integers(1, scores.shape[1])
-    wanted = targets(*(data.draw(items) for _ in of))
-    shared = TableScorer(scores)
-    ranks = rank_targets(shared, histories, wanted, seen, rows=rows)
-    assert sum(shared.calls) == len(histories)  # each is scored once
-    own = rank_targets(TableScorer(scores[rows]), histories.take(rows), wanted, seen)
-    assert ranks.tolist() == own.tolist()
+    rows, tokens = map(torch.from_numpy, np.nonzero(left_out))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "_GROUP", group)
+        found, values = best_of_blocks(table(), blocks, k, (rows, tokens))
+    scores[left_out] = -np.inf
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    expected = np.take_along_axis(scores, order, axis=1)
+    assert np.array_equal(values, expected)
+    assert np.array_equal(found, np.where(np.isfinite(expected), order, 0))
 
 
-@given(cases(), st.sampled_from(["filter", "allow"]))
-def test_best_items_leave_the_scores_as_they_were(case: Case, seen: Seen) -> None:
-    """Seen items are excluded in the scorer's own matrix and restored after that."""
-    scores, histories, wanted = case
-    padded = torch.from_numpy(np.pad(scores, ((0, 0), (1, 0)), constant_values=-np.inf))
-    scored, before = Scored(padded), padded.clone()
-    first, _ = top_k(scored, histories, 1, seen)
-    assert torch.equal(padded, before)
-    assert top_k(scored, histories, 1, seen)[0].tolist() == first.tolist()
-    ranks = rank_targets(scored, histories, wanted, "allow")
-    assert ranks.tolist() == rank_targets(Scored(before), histories, wanted, "allow").tolist()
+def test_a_score_of_a_later_block_that_is_not_a_number_is_refused() -> None:
+    scores = torch.zeros(2, 10)
+    scores[-1, -1] = torch.nan
+    none = torch.zeros(0, dtype=torch.long)
+    with pytest.raises(NotANumberError, match="TableScorer.score gave NaN"):
+        best_of_blocks(table(), [(0, scores[:, :5]), (5, scores[:, 5:])], 2, (none, none))
+
+
+# --- Two stages ----------------------------------------------------------------------------------
+
+
+def test_retrieved_items_have_the_rankers_scores_and_others_none() -> None:
+    first, second = [[9, 8, 7, 6], [1, 2, 3, 4]], [[1, 2, 30, 40], [10, 20, 3, 4]]
+    stages, never = TwoStages(scored(first), scored(second), 2, "filter"), -math.inf
+    histories = Histories.from_lists([[], []])
+    assert stages.score(histories).tolist() == [[never, 1, 2, never, never], [never] * 3 + [3, 4]]
+    own = stages.score(histories, np.array([[2, 3], [4, 0]], dtype=np.int32))
+    assert own.tolist() == [[2, never], [4, never]]
+    with pytest.raises(InputError, match="retrieve=0: must be at least 1"):
+        TwoStages(scored(first), scored(second), 0, "filter")
+
+
+@given(cases(), st.integers(1, 10), SEEN)
+def test_two_stages_sort_twice(
+    case: tuple[Scores, Scores, Histories, NDArray[np.int32]], retrieve: int, seen: Seen
+) -> None:
+    first, second, histories, wanted = case
+    stages = TwoStages(scored(first), scored(second), retrieve, seen)
+    found, _ = top_k(stages, histories, first.shape[1], seen)
+    for user in range(len(histories)):
+        kept = in_order(first, user, histories, seen)[:retrieve]
+        best = [item for item in in_order(second, user, histories, seen) if item in kept]
+        assert [item for item in found[user].tolist() if item] == best
+    if retrieve >= first.shape[1]:
+        one, two = (rank_targets(s, histories, wanted, seen) for s in (scored(second), stages))
+        assert one.tolist() == two.tolist()
+
+
+def test_metrics_of_each_size_by_hand() -> None:
+    """Two users with target 1, which the retriever ranks 2 and 4, the ranker 1 and 2."""
+    first, second = [[3, 4, 2, 1], [1, 4, 3, 2]], [[9, 1, 1, 1], [8, 1, 1, 9]]
+    users, known = np.arange(2), Histories.from_lists([[], []])
+    holdout = Holdout(users, targets(1, 1), users, users, known, dropped=0)
+    sizes = [3, 1, 2, 2, 9]
+    rows = retrieval_metrics(scored(first), scored(second), holdout, "test", "filter", sizes)
+    assert [row.retrieve for row in rows] == [1, 2, 3, 4]
+    assert [row.retrieved for row in rows] == [0, 0.5, 0.5, 1]
+    assert [row.recall_at_10 for row in rows] == [0, 0.5, 0.5, 1]
+    expected = [0, 0.5, 0.5, (1 + 1 / math.log2(3)) / 2]
+    assert [row.ndcg_at_10 for row in rows] == pytest.approx(expected)
+
+
+@pytest.fixture(scope="module")
+def counting_bundle(
+    tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory
+) -> ModelBundle:
+    """Target attention, and counts that outweigh it."""
+    experiment = tiny_experiment(TargetAttention(num_heads=2, head_dim=4))
+    counts = PCTM.fit(tiny_dataset.histories("test"), tiny_dataset.num_items, PCTMSettings())
+    return ModelBundle.write(
+        tmp_path_factory.mktemp("bundle") / "counting",
+        tiny_model(experiment, tiny_dataset.num_items),
+        experiment,
+        tiny_dataset,
+        ("train",),
+        count_ensemble=CountEnsemble(counts, 20.0),
+    )
+
+
+@pytest.mark.parametrize("fixture", ["tiny_bundle", "counting_bundle"])
+@pytest.mark.parametrize(("seen", "retrieve"), [("filter", 1000), ("allow", 5)])
+def test_retrieving_the_catalogue_is_ranking_it(
+    fixture: str, seen: Seen, retrieve: int, request: pytest.FixtureRequest
+) -> None:
+    recommender = Recommender(request.getfixturevalue(fixture))
+    histories = {**PURCHASES, "new": [], "long": ["hat", "boots"] * 9}
+    one = recommender.recommend(histories, k=5, seen=seen)
+    two = recommender.recommend(histories, k=5, seen=seen, retrieve=retrieve)
+    assert_frame_equal(two, one, abs_tol=1e-5)
+    assert set(two["source"]) == {"model", "popularity"}
+
+
+def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:
+    model, count_ensemble = counting_bundle.model, counting_bundle.count_ensemble
+    assert count_ensemble is not None
+    history = Histories.from_lists([[2, 1]])
+    counted = 20 * count_ensemble.counts.score(history)[0]
+    assert len(set(counted.tolist())) > 2, "the counts say something"
+    with torch.inference_mode():
+        states = model(ModelInputs(torch.tensor([[2, 1]]), torch.tensor([2])))[0]
+        expected = states[0, -1] @ model.items.weight.T + counted
+    found = counting_bundle.retriever.score(history)[0]
+    assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_two_stages_that_make_no_sense_are_refused(
+    tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
+) -> None:
+    with pytest.raises(InputError, match="retrieve=2: must be at least k=3"):
+        Recommender(tiny_bundle).recommend([["hat"]], k=3, retrieve=2)
+    with pytest.raises(InputError, match="two stages need target attention, and dot_product"):
+        Recommender(tiny_dot_bundle).recommend([["hat"]], k=3, retrieve=4)

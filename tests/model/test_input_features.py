@@ -19,7 +19,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
-from recsys.inference.model_scorer import ModelScorer, read_histories
+from recsys.inference.model_scorer import ModelScorer, model_inputs
 from recsys.model.models import ModelInputs, NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -167,7 +167,8 @@ def test_scoring_reads_the_same_features_as_training(
         ModelInputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
     )
     before = known.without_last().latest(3)
-    side, lengths = read_histories(ours, before)
+    inputs = model_inputs(ours, before)
+    side, lengths = ours(inputs), inputs.lengths
     order = np.argsort(-lengths.numpy(), kind="stable")  # ann has 3 items, bob 2 and cat 1
     rows = np.argsort(-batch.lengths.numpy(), kind="stable")
     for row, user in zip(rows, order, strict=True):
@@ -186,7 +187,7 @@ def test_training_starts_as_without_features(dataset: PreparedDataset) -> None:
         torch.manual_seed(1)
         model = catalogue.new_model(experiment.model, np.ones(4, dtype=np.int64)).eval()
         known = catalogue.encoders.read(dataset).histories("test").latest(3)
-        sides.append(read_histories(model, known)[0])
+        sides.append(model(model_inputs(model, known)))
     for plain, ours in zip(*sides, strict=True):
         assert torch.equal(plain, ours)
 

@@ -14,8 +14,6 @@ from recsys.data.prepared import prepare
 pytestmark = pytest.mark.realdata
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
 WINDOWS: list[Windows] = ["newest", "all"]
 
 
