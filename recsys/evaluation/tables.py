@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import polars as pl
@@ -36,24 +36,36 @@ from recsys.folders.digests import BLANK, DamagedError, check_seal, seal
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Scorer, Seen
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-P = TypeVar("P", bound="DataclassInstance")
+@dataclass(frozen=True, slots=True)
+class TableProtocol:
+    """The facts that two tables must share to be compared, besides users and targets."""
+
+    part: Part
+    num_items: int
+    """The size of the catalogue that was ranked, I."""
+    seen: Seen
+    dropped: int
+    """The number of targets outside the catalogue, which are not in the table."""
+    candidates: str = CATALOGUE
+    """The items that targets were ranked among; see `recsys.evaluation.candidates`."""
+    without_history: int = 0
+    """The number of targets without a history, which are not in the table."""
+    length: int = 0
+    """The number of positions in each list, n, of a table of lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class SavedTable(Generic[P]):
-    """A table and the protocol that two tables must share to be compared; one Parquet file."""
+class SavedTable:
+    """A table with its protocol; one Parquet file."""
 
     frame: pl.DataFrame
-    protocol: P
+    protocol: TableProtocol
 
     noun: ClassVar[str]
     """The kind of table, e.g. ``rank table``; it names the protocol in the file's metadata."""
     schema: ClassVar[dict[str, Any]]
     """The columns that the table must have, with their types."""
-    protocol_type: ClassVar[type[Any]]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one Parquet file atomically, with the protocol and its SHA-256 in its metadata.
@@ -84,10 +96,12 @@ class SavedTable(Generic[P]):
         except (OSError, ValueError, pl.exceptions.PolarsError, PanicException) as error:
             problem = " ".join(str(error).split())
             raise InputError(f"{path}: cannot read the {cls.noun}: {problem}") from error
-        names = {field.name for field in fields(cls.protocol_type)}
-        if missing := (names - set(tree)) | (set(cls.schema) - set(frame.columns)):
+        known = fields(TableProtocol)
+        needed = {field.name for field in known if field.default is MISSING}
+        if missing := (needed - set(tree)) | (set(cls.schema) - set(frame.columns)):
             raise InputError(f"{path}: not a {cls.noun}: {', '.join(sorted(missing))} missing")
-        return cls(frame, cls.protocol_type(**{name: tree[name] for name in names}))
+        facts = {field.name: tree[field.name] for field in known if field.name in tree}
+        return cls(frame, TableProtocol(**facts))
 
     @classmethod
     def _key(cls) -> str:
@@ -95,30 +109,13 @@ class SavedTable(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class RankProtocol:
-    """The facts that two rank tables must share to be compared, besides users and targets."""
+class RankTable(SavedTable):
+    """One row per evaluated target, in the order of the holdout.
 
-    part: Part
-    num_items: int
-    """The size of the catalogue that was ranked, I."""
-    seen: Seen
-    dropped: int
-    """The number of targets outside the catalogue, which are not in the table."""
-    candidates: str = CATALOGUE
-    """The items that targets were ranked among; see `recsys.evaluation.candidates`."""
-    without_history: int = 0
-    """The number of targets without a history, which are not in the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankTable(SavedTable[RankProtocol]):
-    """One row per evaluated target, in the order of the holdout, and the protocol of the ranks."""
-
-    frame: pl.DataFrame
-    """The columns user (row of the user in the dataset), target (item token), rank (1 = best;
-    `NEVER` if it cannot be recommended), history_length (items before the target), any segment
-    columns and, for pooled folds, fold."""
-    protocol: RankProtocol
+    The columns are user (row of the user in the dataset), target (item token), rank (1 = best;
+    `NEVER` if it cannot be recommended), history_length (items before the target), any segments
+    and, for pooled folds, fold.
+    """
 
     noun = "rank table"
     schema: ClassVar = {
@@ -127,7 +124,6 @@ class RankTable(SavedTable[RankProtocol]):
         "rank": pl.Int64,
         "history_length": pl.Int32,
     }
-    protocol_type = RankProtocol
 
     @property
     def ranks(self) -> NDArray[np.int64]:
@@ -163,8 +159,7 @@ class RankTable(SavedTable[RankProtocol]):
     def _listed(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return rank, user and list of every target; a target repeated in a list counts once.
 
-        A user's histories are prefixes of one another, so they differ exactly if their lengths do.
-        Each pooled fold has its own numbers of items and its own histories.
+        A user's histories in one fold differ exactly if their lengths do.
         """
         keys = [name for name in ("user", "history_length", "fold") if name in self.frame.columns]
         frame = self.frame
@@ -213,7 +208,7 @@ def rank_table(
     )
     name = CATALOGUE if candidates is None else candidates.name
     dropped, without = holdout.dropped, holdout.without_history
-    return RankTable(frame, RankProtocol(part, num_items, seen, dropped, name, without))
+    return RankTable(frame, TableProtocol(part, num_items, seen, dropped, name, without))
 
 
 def pool_folds(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> RankTable:
@@ -242,27 +237,12 @@ def pool_folds(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> Ra
 
 
 @dataclass(frozen=True, slots=True)
-class NextListProtocol:
-    """The facts that two tables of lists must share to be compared, besides users and targets."""
+class NextListTable(SavedTable):
+    """One row per user: the list made for the user, and the purchases that the user made.
 
-    part: Part
-    num_items: int
-    """The size of the catalogue that the lists were made from, I."""
-    seen: Seen
-    length: int
-    """The number of positions in each list, n."""
-    dropped: int
-    """The number of targets outside the catalogue, which are not in the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class NextListTable(SavedTable[NextListProtocol]):
-    """One row per user: the list made for the user, and the purchases that the user made."""
-
-    frame: pl.DataFrame
-    """The columns user (row of the user in the dataset), generated (n item tokens, PAD for an empty
-    position) and targets (item tokens, oldest first, at least one)."""
-    protocol: NextListProtocol
+    The columns are user (row of the user in the dataset), generated (n item tokens, PAD for an
+    empty position) and targets (item tokens, oldest first, at least one).
+    """
 
     noun = "next-list table"
     schema: ClassVar = {
@@ -270,16 +250,14 @@ class NextListTable(SavedTable[NextListProtocol]):
         "generated": pl.List(pl.Int32),
         "targets": pl.List(pl.Int32),
     }
-    protocol_type = NextListProtocol
 
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """Return every metric of every user [Q], by name; see `next_list_metrics`."""
         targets = self.frame["targets"]
         offsets = np.append(0, targets.list.len().to_numpy().cumsum(dtype=np.int64))
-        return next_list_metrics(
-            self.frame["generated"].list.to_array(self.protocol.length).to_numpy(),
-            Histories(targets.explode().to_numpy(), offsets),
-        )
+        purchases = Histories(targets.explode().to_numpy(), offsets)
+        generated = self.frame["generated"].list.to_array(self.protocol.length)
+        return next_list_metrics(generated.to_numpy(), purchases)
 
     def values(self, metric: str) -> NDArray[np.float64]:
         """Return one metric of every user [Q].
@@ -306,13 +284,12 @@ class NextListTable(SavedTable[NextListProtocol]):
 
 
 @dataclass(frozen=True, slots=True)
-class TopKTable(SavedTable[NextListProtocol]):
-    """One row per list: the best items of the catalogue after one history of one user."""
+class TopKTable(SavedTable):
+    """One row per list: the best items of the catalogue after one history of one user.
 
-    frame: pl.DataFrame
-    """The columns user (row of the user in the dataset), history_length, items (k item tokens, best
-    first; PAD for an empty position) and their scores."""
-    protocol: NextListProtocol
+    The columns are user (row of the user in the dataset), history_length, items (k item tokens,
+    best first; PAD for an empty position) and their scores.
+    """
 
     noun = "top-k table"
     schema: ClassVar = {
@@ -321,7 +298,6 @@ class TopKTable(SavedTable[NextListProtocol]):
         "items": pl.List(pl.Int32),
         "scores": pl.List(pl.Float32),
     }
-    protocol_type = NextListProtocol
 
     @property
     def items(self) -> NDArray[np.int32]:
@@ -361,7 +337,8 @@ def next_list_table(
         },
         schema=NextListTable.schema,
     )
-    protocol = NextListProtocol(part, num_items, seen, lists.shape[1], next_purchases.dropped)
+    dropped, length = next_purchases.dropped, lists.shape[1]
+    protocol = TableProtocol(part, num_items, seen, dropped, length=length)
     return NextListTable(frame, protocol)
 
 
@@ -384,5 +361,5 @@ def top_k_table(
         },
         schema=TopKTable.schema,
     )
-    protocol = NextListProtocol(part, num_items, seen, items.shape[1], holdout.dropped)
+    protocol = TableProtocol(part, num_items, seen, holdout.dropped, length=items.shape[1])
     return TopKTable(frame, protocol)

@@ -201,16 +201,16 @@ def best_of_blocks(scorer: Scorer, blocks: Iterable[Block], k: int, excluded: Ex
             best = highest.new_full((len(highest), k), -math.inf)
             tokens = torch.full_like(best, PAD, dtype=torch.long)
         # A later item must exceed the last of the best: of equal ones the first is better.
-        wanted = min(k, int((highest > best[:, -1:]).sum(1).max()))
-        if wanted:
-            group = _first_best(highest, wanted).sort(dim=1).values[..., None]
-            size = groups.shape[2]
-            members = start + group * size + torch.arange(size, device=group.device)
-            found = groups.gather(1, group.expand(-1, -1, size))
-            best = torch.cat([best, found.flatten(1)], dim=1)
-            tokens = torch.cat([tokens, members.flatten(1)], dim=1)
-            order = _first_best(best, k)
-            best, tokens = best.gather(1, order), tokens.gather(1, order)
+        above = (highest > best[:, -1:]).sum(1)
+        rows, size = above.nonzero(), groups.shape[2]
+        if len(rows):
+            row, wanted = rows[:, 0], min(k, int(above.max()))
+            group = _first_best(highest[row], wanted).sort(dim=1).values
+            members = start + group[..., None] * size + torch.arange(size, device=group.device)
+            known = torch.cat([best[row], groups[rows, group].flatten(1)], dim=1)
+            order = _first_best(known, k)
+            best[row] = known.gather(1, order)
+            tokens[row] = torch.cat([tokens[row], members.flatten(1)], dim=1).gather(1, order)
     tokens[best == -math.inf] = PAD
     return tokens.cpu().numpy().astype(np.int32), best.cpu().numpy()
 
@@ -222,7 +222,7 @@ def _groups(blocks: Iterable[Block], k: int, excluded: Excluded) -> Iterator[Blo
         width = scores.shape[1]
         inside = (tokens >= start) & (tokens < start + width)
         scores[rows[inside], tokens[inside] - start] = -math.inf
-        size = max(1, min(_GROUP, width // (4 * k)))
+        size = max(1, min(_GROUP, 1 << (width // (4 * k)).bit_length() >> 1))
         whole = width - width % size
         yield start, scores[:, :whole].unflatten(1, (-1, size))
         if whole < width:
@@ -230,14 +230,13 @@ def _groups(blocks: Iterable[Block], k: int, excluded: Excluded) -> Iterator[Blo
 
 
 def _first_best(scores: Tensor, k: int) -> Tensor:
-    """Return the columns of the k highest scores of each row, best first; of equal ones the first.
-
-    Scores and columns become integers in the same order, which `torch.topk` never finds equal.
-    """
-    bits = (scores + 0.0).view(torch.int32).long()  # -0.0 becomes 0.0
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    columns = torch.arange(scores.shape[1], device=scores.device)
-    return ((ordered << 32) - columns).topk(k, dim=1).indices
+    """Return the columns of the k highest scores of each row, of equal ones the first."""
+    values, columns = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    level = (values[:, 1:] == values[:, :-1]).any(1)
+    if level.any():  # `torch.topk` takes any of equal scores, and a stable sort takes much longer
+        ordered = scores[level].sort(dim=1, descending=True, stable=True).indices
+        columns[level] = ordered[:, : columns.shape[1]]
+    return columns[:, :k]
 
 
 def _scores(scorer: Scorer, histories: Histories) -> Tensor:

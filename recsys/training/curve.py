@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recsys.config import TrainingConfig
 from recsys.errors import InputError
-from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.training.device import Precision
 
 MONITOR = "epoch/valid_ndcg_at_10"
@@ -80,7 +80,7 @@ class Curve:
             curve.early_decay = EarlyDecay(*curve.early_decay)
         if (ranks := tree["best_ranks"]) is not None:
             columns = {name: column.numpy() for name, column in ranks["columns"].items()}
-            curve.best_ranks = RankTable(pl.DataFrame(columns), RankProtocol(**ranks["protocol"]))
+            curve.best_ranks = RankTable(pl.DataFrame(columns), TableProtocol(**ranks["protocol"]))
         return curve
 
 

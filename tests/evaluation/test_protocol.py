@@ -16,11 +16,6 @@ from recsys.tracking.tracker import config_fingerprint
 NAME = "protocol.fingerprint"
 
 
-@pytest.fixture
-def other(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
-    return prepare(tiny_log, DataConfig(split=LeaveLastOut(targets=2)), tmp_path / "other")
-
-
 def test_fields_stay_readable(tiny_dataset: PreparedDataset) -> None:
     tags = protocol_tags(tiny_dataset, EvaluationConfig())
     assert len(tags.pop(NAME)) == 64
@@ -41,9 +36,10 @@ def renamed(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
 
 
 def test_every_field_and_the_data_change_the_fingerprint(
-    tiny_dataset: PreparedDataset, other: PreparedDataset, renamed: PreparedDataset
+    tiny_dataset: PreparedDataset, tiny_log: pl.DataFrame, renamed: PreparedDataset, tmp_path: Path
 ) -> None:
     usual = EvaluationConfig()
+    other = prepare(tiny_log, DataConfig(split=LeaveLastOut(targets=2)), tmp_path / "other")
     few = Candidates("given 0123", Histories.from_lists([]))
     cases: list[tuple[PreparedDataset, EvaluationConfig, Candidates | None, Part]] = [
         (tiny_dataset, usual, None, "test"),

@@ -16,10 +16,9 @@ from recsys.data.histories import Histories
 from recsys.data.splits import Holdout, NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.tables import (
-    NextListProtocol,
     NextListTable,
-    RankProtocol,
     RankTable,
+    TableProtocol,
     TopKTable,
     evaluate,
     next_list_table,
@@ -71,7 +70,7 @@ def test_one_row_per_target() -> None:
     }
     assert table.frame.dtypes == [pl.Int64, pl.Int32, pl.Int64, pl.Int32]
     assert table.ranks.tolist() == [1, 2, 1, 1]
-    assert table.protocol == RankProtocol("test", 4, "filter", 5, "catalogue")
+    assert table.protocol == TableProtocol("test", 4, "filter", 5, "catalogue")
 
 
 def test_one_list_for_every_history() -> None:
@@ -83,7 +82,7 @@ def test_one_list_for_every_history() -> None:
     }
     assert table.frame["scores"].to_list()[1] == [4, 3, 1]
     assert table.items.tolist() == table.frame["items"].to_list()
-    assert table.protocol == NextListProtocol("test", 4, "filter", 3, 5)
+    assert table.protocol == TableProtocol("test", 4, "filter", 5, length=3)
     assert table.value("coverage_at_1") == 3 / 4
     with pytest.raises(InputError, match="'gini_at_4': the lists have 3 items"):
         table.value("gini_at_4")
@@ -97,7 +96,7 @@ def test_one_row_of_lists_per_user() -> None:
         "targets": [[2, 2, 7, 9], [4], [5, 6]],
     }
     assert table.frame.dtypes == [pl.Int64, pl.List(pl.Int32), pl.List(pl.Int32)]
-    assert table.protocol == NextListProtocol("test", 9, "allow", 3, 8)
+    assert table.protocol == TableProtocol("test", 9, "allow", 8, length=3)
     assert table.values("next_recall_at_3").tolist() == pytest.approx([2 / 3, 0, 1 / 2])
     summary = table.summary()
     assert list(summary) == list(table.metrics())
@@ -156,7 +155,7 @@ def test_what_is_no_such_table_is_refused(table: Table, tmp_path: Path) -> None:
     table.frame.write_parquet(path, metadata={key: json.dumps(fields)})
     with pytest.raises(InputError, match="damaged: its SHA-256 cannot be found"):
         kind.load(path)
-    for name in fields:
+    for name in ("part", "num_items", "seen", "dropped"):
         rest = {key: json.dumps({k: v for k, v in fields.items() if k != name})}
         table.frame.write_parquet(path, metadata=rest | {"recsys.seal": BLANK})
         seal(path)
@@ -170,7 +169,7 @@ def test_what_is_no_such_table_is_refused(table: Table, tmp_path: Path) -> None:
 def queried(*rows: tuple[int, int, int, int]) -> RankTable:
     """Of (user, target, rank, history_length)."""
     frame = pl.DataFrame(list(rows), schema=RankTable.schema, orient="row")
-    return RankTable(frame, RankProtocol("test", 20, "allow", 0))
+    return RankTable(frame, TableProtocol("test", 20, "allow", 0))
 
 
 def test_an_item_that_one_list_is_asked_for_twice_counts_once() -> None:

@@ -16,7 +16,7 @@ from recsys.data.preparation import fold_configs
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.splits import folds
 from recsys.errors import InputError
-from recsys.evaluation.tables import RankProtocol, RankTable, pool_folds
+from recsys.evaluation.tables import RankTable, TableProtocol, pool_folds
 
 NO_TIMES = np.empty(0, dtype=np.int64)
 
@@ -102,7 +102,7 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
                 "history_length": pl.Int32,
             },
         )
-        return RankTable(frame, RankProtocol("test", num_items, "allow", dropped))
+        return RankTable(frame, TableProtocol("test", num_items, "allow", dropped))
 
     tables = [table([0, 1], [1, 5], 6, 1), table([1, 0, 0, 2], [1, 9, 1, 9], 8, 2)]
     pooled = pool_folds(tables, [dataset.user_ids for dataset in datasets])
@@ -114,7 +114,7 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
 
 def test_users_are_identified_by_their_ids_not_their_rows() -> None:
     frame = pl.DataFrame({"user": [0], "target": [1], "rank": [1], "history_length": [3]})
-    one = RankTable(frame, RankProtocol("test", 6, "allow", 0))
+    one = RankTable(frame, TableProtocol("test", 6, "allow", 0))
     pooled = pool_folds([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
     assert pooled.users.tolist() == [1, 0]
 
@@ -125,7 +125,7 @@ def test_equal_histories_of_two_folds_are_two_lists() -> None:
     hit, miss = (
         RankTable(
             pl.DataFrame({**schema, "rank": [rank]}),
-            RankProtocol("test", 20, "allow", 0),
+            TableProtocol("test", 20, "allow", 0),
         )
         for rank in (1, 20)
     )

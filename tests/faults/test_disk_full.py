@@ -14,7 +14,7 @@ import torch
 
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.shop.simulation import make_shop
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from tests.faults.commands import finish
@@ -44,7 +44,7 @@ def write_log(path: Path) -> None:
 def write_table(path: Path) -> None:
     chance = np.random.default_rng(0)
     frame = pl.DataFrame({name: chance.integers(0, 2**31, ROWS) for name in RankTable.schema})
-    RankTable(frame, RankProtocol("test", 500, "filter", 0)).save(path)
+    RankTable(frame, TableProtocol("test", 500, "filter", 0)).save(path)
 
 
 def write_checkpoint(path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from recsys.training.curve import Curve
 
@@ -67,7 +67,7 @@ def test_rank_tables(tmp_path: Path, flips: int, tally: Tally) -> None:
             "history_length": np.full(500, 3, dtype=np.int32),
         }
     )
-    table = RankTable(frame, RankProtocol("test", 500, "filter", 0))
+    table = RankTable(frame, TableProtocol("test", 500, "filter", 0))
     path = tmp_path / "ranks.parquet"
     table.save(path)
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.evaluation.tables import RankProtocol, RankTable
+from recsys.evaluation.tables import RankTable, TableProtocol
 
 
 def ranked(ranks: Sequence[int] | NDArray[np.int64], **protocol: Any) -> RankTable:
@@ -17,4 +17,4 @@ def ranked(ranks: Sequence[int] | NDArray[np.int64], **protocol: Any) -> RankTab
     columns = {"user": range(users), "target": [1] * users, "rank": ranks}
     frame = pl.DataFrame({**columns, "history_length": [1] * users}, schema=RankTable.schema)
     fields = {"part": "test", "num_items": 2_000, "seen": "filter"}
-    return RankTable(frame, RankProtocol(**{**fields, "dropped": 3, **protocol}))
+    return RankTable(frame, TableProtocol(**{**fields, "dropped": 3, **protocol}))

@@ -17,9 +17,9 @@ from recsys.data.histories import Histories
 from recsys.data.splits import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.tables import (
-    NextListProtocol,
     NextListTable,
     RankTable,
+    TableProtocol,
     TopKTable,
     next_list_table,
 )
@@ -60,7 +60,7 @@ def best(items: Sequence[Sequence[int]]) -> TopKTable:
         },
         schema_overrides={"items": pl.List(pl.Int32)},
     )
-    return TopKTable(frame, NextListProtocol("test", 10, "filter", len(items[0]), 3))
+    return TopKTable(frame, TableProtocol("test", 10, "filter", 3, length=len(items[0])))
 
 
 @pytest.fixture
