@@ -26,6 +26,7 @@ from recsys.cli import app
 from recsys.config import (
     DotProduct,
     Experiment,
+    KernelAttention,
     NextItemConfig,
     TargetAttention,
 )
@@ -48,8 +49,9 @@ from tests.helpers.running_server import running
 from tests.helpers.server_process import ASKED, wait_for, write_other
 
 ITEMS, USERS, ALL = 400, 60, 10**6
-HEADS: dict[str, DotProduct | TargetAttention] = {
+HEADS: dict[str, DotProduct | KernelAttention | TargetAttention] = {
     "dot_product": DotProduct(),
+    "kernel_attention": KernelAttention(kind="kernel_attention"),
     "target_attention": TargetAttention(num_heads=2, head_dim=4),
 }
 
