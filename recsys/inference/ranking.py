@@ -222,7 +222,7 @@ def _groups(blocks: Iterable[Block], k: int, excluded: Excluded) -> Iterator[Blo
         width = scores.shape[1]
         inside = (tokens >= start) & (tokens < start + width)
         scores[rows[inside], tokens[inside] - start] = -math.inf
-        size = max(1, min(_GROUP, 1 << (width // (4 * k)).bit_length() >> 1))
+        size = max(1, min(_GROUP, 1 << int(width // (4 * k)).bit_length() >> 1))
         whole = width - width % size
         yield start, scores[:, :whole].unflatten(1, (-1, size))
         if whole < width:
