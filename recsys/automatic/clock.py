@@ -1,13 +1,11 @@
-"""The time of an automatic run: what has passed, how fast the machine is, and what fits in."""
+"""The time of an automatic run: its limit, how fast the machine is, and what fits in."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from rich.console import Console
 from rich.progress import Progress
@@ -30,28 +28,14 @@ _END_SHARE = 0.35
 """Share of the limit that is kept for what follows the training, at most."""
 _PAGE_SECONDS, _PAGE_SHARE = 10.0, 0.07
 """Seconds for the page and the bundle, and the share of the limit that they have at most."""
-
-_STEPS, _SECONDS, _RANKED = 2, 1.0, 100
-"""Steps of an epoch, how long epochs are timed, and validation histories ranked after each. The
-fastest counts: other work on the machine, and what happens once, only add to a time."""
-_COUNTED = 500
-"""Histories that are ranked by popularity."""
-
-_MOST_STEPS = 50
-"""Steps between two validations at most, unless these are slow beside the training."""
-_BETWEEN_SHARE = 1 / 60
-"""The share of the limit that the cheapest kind trains between two validations at most."""
-_VALIDATION_SHARE = 0.25
-"""Share of the training time that validations take at most: two kinds that cost three times the
-cheapest one together have time for three validations each in a race."""
-_STEPS_OF_A_PART = 5_000
-"""Steps that the limit has at least, if it is too short for one pass over the log: a model learns
-by the number of steps then (see the lab log)."""
-_FEWEST_TOKENS = 512
-
-WAYS_AGAIN = 3
-"""All counts together, and each once more, in as many rankings as those of a way to count."""
-WAYS_TO_COUNT, _WEIGHTS = len(GRID) + len(RECENT) + WAYS_AGAIN, 9
+_STEPS, _SECONDS, _RANKED, _COUNTED = 2, 1.0, 100, 500
+"""To measure the speed: steps of an epoch, seconds of epochs, validation histories that a model
+ranks after each, and those that popularity ranks. The fastest counts: other work on the machine,
+and what happens once, only add to a time."""
+_MOST_STEPS, _BETWEEN_SHARE, _VALIDATION_SHARE = 50, 1 / 60, 0.25
+"""Steps between two validations, and the share of the limit that they take, at most; more where
+validations would take more than that share of the training time."""
+_WAYS, _WEIGHTS = len(GRID) + len(RECENT) + 3, 9
 """Rankings by counts of a validation target, to weight them: each way to count what followed what,
 each share of the interactions that are the newest, and again; nine weights for each."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
@@ -63,14 +47,13 @@ where 8 is better); and for one validation of the cheapest model."""
 
 @dataclass
 class Clock:
-    """The seconds of a run, which pass from a moment on: by default from when it is made."""
+    """The seconds of a run."""
 
     limit: float
-    """Seconds of the whole run."""
+    """Of the whole run."""
     before: float = 0.0
-    """Seconds that an interrupted run had used already."""
+    """What an interrupted run had used already."""
     started: float = field(default_factory=time.monotonic, repr=False)
-    """The moment, by `time.monotonic`."""
     stopped: bool = False
     """Whether Ctrl-C has ended the training: the best so far is tested."""
 
@@ -90,10 +73,8 @@ class Clock:
         return min(_PAGE_SECONDS, _PAGE_SHARE * self.limit)
 
     def end_of_training(self, testing: float) -> float:
-        """Return the moment when training must end, if what follows takes so many seconds."""
-        end = self.limit - min(_END_SHARE * self.limit, testing + self.seconds_of_page)
-        logger.debug("the tests take %.1f s: training ends at %.1f s", testing, end)
-        return end
+        """Return the moment when training must end, if the tests take so many seconds."""
+        return self.limit - min(_END_SHARE * self.limit, testing + self.seconds_of_page)
 
 
 def parse_time_limit(limit: str | float) -> float:
@@ -105,10 +86,8 @@ def parse_time_limit(limit: str | float) -> float:
     Raises:
         InputError: it is not a positive number with the unit s, m or h.
     """
-    units = r"(?:(s)(?:ec(?:onds?)?)?|(m)(?:in(?:utes?)?)?|(h)(?:ours?)?|)"
-    match = re.fullmatch(rf"\s*(\d+(?:\.\d*)?|\.\d+)\s*{units}\s*", str(limit))
-    unit = next(filter(None, match.groups()[1:]), "") if match else ""
-    seconds = float(match[1]) * _UNITS[unit] if match else 0.0
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", str(limit))
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not seconds > 0:
         raise InputError(f"time limit {limit!r}: must be a time such as 90s, 30m or 1.5h")
     return seconds
@@ -116,7 +95,7 @@ def parse_time_limit(limit: str | float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What the cheapest kind of model, and counting, take on this machine, in seconds."""
+    """What a model whose cost is 1, and counting, take on this machine, in seconds."""
 
     token: float
     """Of training on a token of a batch."""
@@ -124,18 +103,6 @@ class Speed:
     """Of ranking the targets of a history by the model."""
     counting: float
     """Of ranking them by popularity."""
-
-    def batch_tokens(self, usual: int, interactions: int, limit: float) -> int:
-        """Return the tokens of a batch: fewer if the limit is too short for a pass over the log.
-
-        >>> [Speed(1e-4, 0.0, 0.0).batch_tokens(8192, logged, 600) for logged in (10**6, 10**8)]
-        [8192, 1024]
-        """
-        affordable = limit / max(self.token, 1e-12)
-        if affordable >= interactions:
-            return usual
-        tokens = max(_FEWEST_TOKENS, int(affordable / _STEPS_OF_A_PART))
-        return min(usual, 1 << (tokens.bit_length() - 1))
 
     def steps_between(self, batch_tokens: int, targets: int, limit: float) -> int:
         """Return the steps from one validation to the next, as validations of so many take.
@@ -150,97 +117,78 @@ class Speed:
         validating = self.ranking * targets * (1 / _VALIDATION_SHARE - 1)
         return max(1, int(max(seconds, validating) / step + 1e-6))
 
-    def sample_sizes(self, limit: float) -> tuple[int, int, int]:
-        """Return how many histories a limit allows: to validate, to test, to weight counts on."""
-        counting, ranking = max(self.counting, 1e-12), max(self.ranking, 1e-12)
-        weighing = 1.1 * WAYS_TO_COUNT * _WEIGHTS * counting
-        valid = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
-        valid = int(min(max(valid, _LEAST_VALID), _MOST_VALID))
-        test = min(_TEST_SHARE * limit / (10 * counting), _TEST_SHARE * limit / (6 * ranking))
-        return (
-            valid,
-            int(max(test, _LEAST_TEST)),
-            int(max(_WEIGHING_SHARE * limit / weighing, valid)),
-        )
-
-    def seconds_to_weigh(self, histories: int, ranking: float, ways: int = WAYS_TO_COUNT) -> float:
+    def seconds_to_weigh(self, histories: int, ranking: float) -> float:
         """Estimate the seconds in which counts are weighted, for a model that ranks so fast."""
-        return histories * (ways * _WEIGHTS * self.counting + 7 * ranking)
+        return histories * (_WAYS * _WEIGHTS * self.counting + 7 * ranking)
 
-
-UNKNOWN = Speed(0.0, 0.0, 0.0)
-"""The speed of models none of which could be trained: the race will say why."""
+    def sample(self, held_out: HeldOutParts, limit: float, seed: int) -> HeldOutParts:
+        """Return random samples of the targets as a limit allows; say where they are fewer."""
+        counting, ranking = max(self.counting, 1e-12), max(self.ranking, 1e-12)
+        weighing = 1.1 * _WAYS * _WEIGHTS * counting
+        chosen = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
+        chosen = min(max(chosen, _LEAST_VALID), _MOST_VALID)
+        tested = max(_TEST_SHARE * limit / max(10 * counting, 6 * ranking), _LEAST_TEST)
+        weighed = _WEIGHING_SHARE * limit / weighing
+        more = held_out.valid.sample(int(weighed), seed) if weighed > chosen else None
+        valid, test = (
+            held_out.valid.sample(int(chosen), seed),
+            held_out.test.sample(int(tested), seed),
+        )
+        for does, some, whole in (
+            ("models are chosen", valid, held_out.valid),
+            ("tested", test, held_out.test),
+        ):
+            if len(some.targets) < len(whole.targets):
+                numbers = f"{len(some.targets):,} of {len(whole.targets):,}"
+                logger.info("%s on a random %s targets, for want of time", does, numbers)
+        return HeldOutParts(valid, test, more)
 
 
 def measure(
-    kinds: Sequence[tuple[float, Experiment]],
+    experiment: Experiment,
+    cost: float,
     dataset: PreparedDataset,
     catalogue: Catalogue,
     valid: Holdout,
 ) -> Speed:
     """Train a new model for a few steps, and rank some validation targets by it and by counts.
 
-    The cheapest kind that can be trained is measured, as if its cost were 1.
-
     Args:
-        kinds: the cost and the settings of each kind.
-        dataset: the prepared dataset, with the features that the models read.
+        experiment: its settings. Of one that cannot be trained the speed is 0; the race says why.
+        cost: the time of its steps, in steps of a model whose cost is 1.
+        dataset: the prepared dataset, with the features that the model reads.
         catalogue: its items.
         valid: the validation targets.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
     """
-    histories = dataset.histories("valid")
-    popularity = Popularity.fit(histories, dataset.num_items)
-    sample, seconds = valid.sample(_COUNTED, 0), list[float]()
+    histories, sample = dataset.histories("valid"), valid.sample(_COUNTED, 0)
+    popularity, seconds = Popularity.fit(histories, dataset.num_items), list[float]()
     for _ in range(3):
         started = time.monotonic()
-        evaluate(popularity, sample, "valid", kinds[0][1].evaluation.seen)
+        evaluate(popularity, sample, "valid", experiment.evaluation.seen)
         seconds.append(time.monotonic() - started)
-    counting = min(seconds) / len(sample.histories)
-    sample = valid.sample(_RANKED, 0)
-    for cost, experiment in sorted(kinds, key=lambda kind: kind[0]):
-        ends = list[float]()
-        try:
-            batches = len(build_batches(experiment, histories))
-            parts = max(1, batches // _STEPS)
-            changes = {"epochs_per_pass": parts, "validate_every": 1, "patience": ENDLESS}
-            training = experiment.training.model_copy(update=changes)
-            _, curve = train(
-                experiment.model_copy(update={"training": training}),
-                *(catalogue, histories, sample, ENDLESS, partial(_are_timed, ends)),
-                Progress(console=Console(quiet=True), disable=True),
-            )
-        except Exception as error:  # noqa: BLE001 - the race says why
-            logger.debug("%s could not be timed: %s", experiment.family, error)
-            continue
-        if curve.interrupted:
-            raise KeyboardInterrupt
-        timed = curve.epochs[1:]
-        step = min(epoch["train/seconds"] for epoch in timed) * parts / batches
-        ranking = min(epoch["epoch/valid_seconds"] for epoch in timed) / len(sample.histories)
-        return Speed(step / (cost * training.batch_tokens), ranking, counting)
-    return Speed(0.0, 0.0, counting)
+    counting, sample = min(seconds) / len(sample.histories), valid.sample(_RANKED, 0)
+    ends: list[float] = []
 
+    def are_timed(epoch: int, _: object) -> bool:
+        ends.append(time.monotonic())
+        return epoch > 1 and ends[-1] - ends[0] > _SECONDS
 
-def _are_timed(ends: list[float], epoch: int, _: object) -> bool:
-    """Note the end of an epoch, and return whether enough were timed after the first."""
-    ends.append(time.monotonic())
-    return epoch > 1 and ends[-1] - ends[0] > _SECONDS
-
-
-def sampled(held_out: HeldOutParts, sizes: tuple[int, int, int], seed: int) -> HeldOutParts:
-    """Return random samples of the targets of so many histories; say where they are fewer."""
-    valid, test = held_out.valid.sample(sizes[0], seed), held_out.test.sample(sizes[1], seed)
-    weighing = held_out.valid.sample(sizes[2], seed) if sizes[2] > sizes[0] else None
-    for does, sample, everything in (
-        ("models are chosen", valid, held_out.valid),
-        ("tested", test, held_out.test),
-    ):
-        if len(sample.targets) < len(everything.targets):
-            logger.info(
-                "%s on a random %d of %d targets, for want of time",
-                *(does, len(sample.targets), len(everything.targets)),
-            )
-    return HeldOutParts(valid, test, weighing)
+    try:
+        batches = len(build_batches(experiment, histories))
+        changes = {"epochs_per_pass": max(1, batches // _STEPS), "validate_every": 1}
+        training = experiment.training.model_copy(update={**changes, "patience": ENDLESS})
+        timed = experiment.model_copy(update={"training": training})
+        quiet = Progress(console=Console(quiet=True), disable=True)
+        _, curve = train(timed, catalogue, histories, sample, ENDLESS, are_timed, quiet)
+    except Exception as error:  # noqa: BLE001 - the race says why
+        logger.debug("%s could not be timed: %s", experiment.family, error)
+        return Speed(0.0, 0.0, counting)
+    if curve.interrupted:
+        raise KeyboardInterrupt
+    epochs = curve.epochs[1:]  # the first is slower: memory is touched for the first time
+    whole = min(epoch["train/seconds"] for epoch in epochs) * training.epochs_per_pass
+    ranking = min(epoch["epoch/valid_seconds"] for epoch in epochs) / len(sample.histories)
+    return Speed(whole / batches / (cost * training.batch_tokens), ranking, counting)

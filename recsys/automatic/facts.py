@@ -33,16 +33,14 @@ _SEQUENCE_NUMBER_STEPS = 3
 """Times whose differences within a user take at most this many values are sequence numbers."""
 _MOST_VALUES = 1_000
 """A column of categories with more different values is left out: few interactions share one."""
-
 _FEW, _FEW_USERS, _LEAST_SHARE = 100, 0.1, 0.02
 """Targets below which chance decides between models; a small log may have a tenth of its users, and
 a large one must have this share of them: those with the most interactions are unlike the others."""
 _NEEDED = 4
 """Interactions of a user with two held out and a pair to learn from."""
-_CLEARLY = 2
-"""The split by date must have so many times as many targets."""
-_TRAINED_ON = 0.5
-"""And leave this share of the interactions for training."""
+_CLEARLY, _TRAINED_ON = 2, 0.5
+"""The split by date must have so many times as many targets, and leave this share of the
+interactions for training."""
 
 
 class KeptColumn(NamedTuple):
@@ -77,7 +75,6 @@ class LogFacts:
     newest_share: float = 1.0
     """Share of the interactions that are among the newest `LONGEST` of their user."""
     kept: tuple[KeptColumn, ...] = ()
-    """The kept columns of the log."""
 
     @property
     def interactions_per_item(self) -> float:
@@ -105,7 +102,7 @@ class LogFacts:
             interactions=len(histories.items),
             long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
             repeat_share=_repeat_share(histories),
-            has_times=pl.Series(_steps(histories)).n_unique() > _SEQUENCE_NUMBER_STEPS,
+            has_times=_has_times(histories),
             newest_share=float(np.minimum(lengths, LONGEST).sum() / max(lengths.sum(), 1)),
             kept=kept,
         )
@@ -113,28 +110,23 @@ class LogFacts:
 
 def describe_machine() -> str:
     """Return the processors or the GPU, and the memory, in one line."""
-    cores = usable_processors()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return (
-        f"{gpu or f'{cores} core' + 's' * (cores > 1)}, {memory_limit() / 2**30:.0f} GiB of memory"
-    )
+    processors = gpu or f"{usable_processors()} processors"
+    return f"{processors}, {memory_limit() / 2**30:.0f} GiB of memory"
 
 
-def _steps(histories: Histories) -> NDArray[np.int64]:
-    """Return the time from each interaction of a user to the next one; empty without times."""
-    if histories.times is None or len(histories.times) < 2:
-        return np.empty(0, dtype=np.int64)
-    users = histories.users
-    steps: NDArray[np.int64] = np.diff(histories.times)[users[1:] == users[:-1]]
-    return steps
+def _has_times(histories: Histories) -> bool:
+    if histories.times is None:
+        return False
+    within = histories.users[1:] == histories.users[:-1]
+    steps = pl.Series(np.diff(histories.times)[within])
+    return steps.n_unique() > _SEQUENCE_NUMBER_STEPS
 
 
 def _repeat_share(histories: Histories) -> float:
-    later = len(histories.items) - np.count_nonzero(histories.lengths)
-    if not later:
-        return 0.0
+    later = len(histories.items) - int(np.count_nonzero(histories.lengths))
     pairs = pl.DataFrame({"user": histories.users, "item": histories.items}).n_unique()
-    return float((len(histories.items) - pairs) / later)
+    return (len(histories.items) - pairs) / max(later, 1)
 
 
 def _kept_column(name: str, table: pl.DataFrame, training: pl.DataFrame) -> KeptColumn:
@@ -174,8 +166,7 @@ def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> S
     """Return the split by date if the usual one, leaving the last items out, has too few users.
 
     That needs four interactions of a user; the customers of many shops have two. The split by date
-    needs one before the date and one after it. Times must not be numbers that begin anew with
-    every user, or that follow each other from user to user: a date would split few of them.
+    needs one before the date and one after it, and times that do not begin anew with every user.
 
     Args:
         timestamps: of all interactions, ascending for each user [N].

@@ -1,4 +1,4 @@
-"""The race: baselines are tuned, racers train in rungs of equal time, and the winner trains on.
+"""The race: baselines are tuned, racers train in rungs of equal time, the winner is refitted.
 
 Successive halving: after each rung the worse half drops out. Source: Jamieson and Talwalkar 2016,
 https://arxiv.org/abs/1502.07943. Rungs are counted in seconds and not in epochs, because the best
@@ -11,13 +11,17 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from recsys.automatic.racer import Course, Racer
+from recsys.automatic.racer import Context, Racer
 from recsys.automatic.state import MeasuredBaseline
 from recsys.baselines.tuned import BASELINES
-from recsys.config import Experiment
+from recsys.config import AveragedConfig, Experiment
 from recsys.errors import InputError
 from recsys.experiments.baselines import baselines_of
+from recsys.experiments.trainings import mean_of
+from recsys.reports.run_page import Choice
+from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
@@ -26,64 +30,93 @@ _BASELINE_SHARE = 0.06
 quarter of it alone."""
 _FIRST = ("transitions_and_repeats", "pctm")
 """Those that are most often the best, if time is short."""
-_COSTLY = ("item_knn", "ease", "matrix_factorisation")
-_SLOW_ITEMS = {"ease": 6_000, "item_knn": 30_000, "matrix_factorisation": 100_000}
-"""The catalogues above which a baseline is not tried, because its fit alone takes minutes."""
+_COSTLY = {"ease": 6_000, "item_knn": 30_000, "matrix_factorisation": 100_000}
+"""Those that cost more than counting, and the catalogues above which their fit takes minutes."""
 
 _RACE, _TRAINING = 0.4, 0.65
 """Shares of the training time after which the race, and the training, end; then comes the refit.
 NDCG@10 with counts was .0442, .0451 and .0450 after a refit of about a quarter, half and as many of
 the epochs before it on Sports; .0764, .0774, .0776 on Beauty."""
+_REFIT = 0.5
+"""A refit of half as many epochs as before it gives as much as one of as many."""
 _FEWEST = 3
-"""Validations of each racer in the first rung at least: after less, chance decides."""
-_MOST_OF_A_TURN = 1.5
-"""How much longer than its equal part of a rung a racer may take for them."""
+"""Validations of each racer in the first rung: after less, chance decides."""
 _MOST_MEMBERS = 3
 """Models in a mean at most: each is read when users are served."""
-_REFIT = 0.5
-"""A refit of half as many epochs as before it gives as much as one of as many (see `_TRAINING`)."""
-_SHARE, _NEARLY = 0.5, 0.95
-"""A second model needs half of the epochs after which the winner had 95% of its best NDCG@10: the
-winner's last gains are slow, on Beauty half of its epochs."""
+_ENOUGH = 0.25
+"""A model of another kind needs this share of the winner's epochs: the winner's last gains are
+slow, on Beauty half of its epochs."""
+_GAIN_OF_MEAN = 0.03
+"""The share by which a mean must be better with a member than without, both without counts, which
+leave a third of it: 3.4% of two dot products on Beauty were 2.3% on test with counts, 2% of the
+third one were nothing (see the lab log, committees)."""
 
 
-def tune_baselines(course: Course, protocol: Experiment) -> None:
-    """Tune the baselines, the most promising first; those that time is too short for are named.
+def tune_baselines(context: Context, protocol: Experiment) -> None:
+    """Tune the baselines within their time, the most promising first; known ones are not repeated.
 
     When their time is over, the settings of the last one that were not tried yet are left out.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, which keeps those that were tuned.
     """
-    state, clock = course.state, course.clock
-    names = sorted(baselines_of(protocol, course.dataset), key=lambda name: name not in _FIRST)
-    share = _BASELINE_SHARE * clock.limit
-    until = state.begin("baselines", clock.spent) + share
-    known = {baseline.name for baseline in state.baselines}
+    state, clock, dataset = context.state, context.clock, context.dataset
+    names = sorted(baselines_of(protocol, dataset), key=lambda name: name not in _FIRST)
+    seconds, known = _BASELINE_SHARE * clock.limit, {baseline.name for baseline in state.baselines}
+    until = clock.spent + seconds
     for number, name in enumerate(names, 1):
-        if name in known:
+        latest = until - 0.75 * seconds if name in _COSTLY else until
+        too_large = dataset.num_items > _COSTLY.get(name, math.inf)
+        if name in known or too_large or clock.spent > latest:
             continue
-        if clock.spent > until - (name in _COSTLY) * 0.75 * share:
-            logger.debug("baseline %s: not tried, the time of the baselines is over", name)
-            continue
-        if course.dataset.num_items > _SLOW_ITEMS.get(name, course.dataset.num_items):
-            logger.debug("baseline %s: not tried with %d items", name, course.dataset.num_items)
-            continue
-        course.say(f"baseline {number} of {len(names)}: {name}")
-        began, seen = time.monotonic(), protocol.evaluation.seen
-        best = BASELINES[name].measure(
-            course.dataset, course.valid, seen, lambda: clock.spent > until
-        )
-        seconds = time.monotonic() - began
-        logger.debug("baseline %s: validation NDCG@10 %.4f, %.1f s", name, best.ndcg_at_10, seconds)
-        measured = best.ndcg_at_10, best.fit_seconds, best.rank_seconds
-        state.baselines.append(MeasuredBaseline(name, repr(best.settings), seconds, *measured))
+        context.say(f"baseline {number} of {len(names)}: {name}")
+        started, seen = time.monotonic(), protocol.evaluation.seen
+        best = BASELINES[name].measure(dataset, context.valid, seen, lambda: clock.spent > until)
+        took, quality = time.monotonic() - started, best.ndcg_at_10
+        logger.debug("baseline %s: validation NDCG@10 %.4f, %.1f s", name, quality, took)
+        tuned = MeasuredBaseline(name, repr(best.settings), took, quality, best.seconds)
+        state.baselines.append(tuned)
         state.baselines.sort(key=lambda baseline: baseline.ndcg_at_10, reverse=True)
         state.write(clock.spent)
 
 
-def choose_field(racers: Sequence[Racer], seconds: float) -> None:
-    """Leave out those that a race of so many seconds cannot compare; the most promising come first.
+# --- The race ------------------------------------------------------------------------------------
+
+
+def race(context: Context, racers: list[Racer]) -> list[Racer]:
+    """Train racers in rungs of equal time, and drop the worse half after each.
+
+    Returns:
+        Those with a validation, best first: by the rung that they reached, then by NDCG@10.
+
+    Raises:
+        InputError: none can be trained.
+    """
+    clock, until = context.clock, context.moment(_RACE)
+    if not any(racer.points or racer.rung is not None for racer in racers):
+        raced = choose_field(racers, until - clock.spent)
+        for racer in racers:
+            racer.rung = None if racer in raced else 0
+    field = [racer for racer in racers if racer.rung is None]
+    rungs = _num_rungs(field)
+    for rung in range(1, rungs + 1):
+        ends = clock.spent + (until - clock.spent) / (rungs - rung + 1)
+        for number, racer in enumerate(field):
+            context.say(f"rung {rung} of {rungs}: {racer.name} ({number + 1} of {len(field)})")
+            racer.train(clock.spent + (ends - clock.spent) / (len(field) - number))
+        field = sorted((racer for racer in field if racer.points), key=_merit, reverse=True)
+        if not field:
+            raise InputError(next(racer.failure for racer in racers if racer.failure))
+        survivors = math.ceil(len(field) / 2)
+        for loser in field[survivors:]:
+            logger.debug("rung %d: dropped %s at %.4f", rung, loser.name, loser.quality)
+            loser.rung = rung
+        field = field[:survivors]
+    return sorted((racer for racer in racers if racer.points), key=_merit, reverse=True)
+
+
+def choose_field(racers: Sequence[Racer], seconds: float) -> list[Racer]:
+    """Return those that a race of so many seconds can compare, the most promising first.
 
     In the first rung each must have time for `_FEWEST` validations.
     """
@@ -93,129 +126,180 @@ def choose_field(racers: Sequence[Racer], seconds: float) -> None:
         needed = _FEWEST * sum(raced.expected_interval for raced in wider) * _num_rungs(wider)
         if not field or needed <= seconds:
             field = wider
-    if len(field) == 1:
-        field = [min(racers, key=lambda racer: racer.kind.cost)]
-    for racer in racers:
-        if racer not in field:
-            logger.debug("%s: not raced, the time is too short to compare it", racer.name)
-            racer.rung = 0
-
-
-def race(course: Course, racers: list[Racer]) -> list[Racer]:
-    """Train racers in rungs of equal time, and drop the worse half after each.
-
-    The memory of those that are dropped is freed, unless a mean with them may be tried. If all that
-    are raced fail, those that were left out take their places, the cheapest first.
-
-    Returns:
-        All of them, best first: by the rung that they reached, then by validation NDCG@10; those
-        without a validation last.
-
-    Raises:
-        InputError: none can be trained.
-    """
-    clock, until = course.clock, course.moment(_RACE)
-    if not any(racer.points or racer.rung is not None for racer in racers):
-        choose_field(racers, until - clock.spent)
-    field = [racer for racer in racers if racer.rung is None]
-    left_out = [racer for racer in racers if racer.rung == 0]
-    left_out.sort(key=lambda racer: racer.kind.cost)
-    rungs = _num_rungs(field)
-    for rung in range(1, rungs + 1):
-        seconds = (until - clock.spent) / (rungs - rung + 1)
-        field = _run_rung(course, field, seconds, f"rung {rung} of {rungs}")
-        while not field and left_out:
-            racer = left_out.pop(0)
-            racer.rung = None
-            field = _run_rung(course, [racer], 0.0, "in place of those that failed")
-        if not field:
-            raise InputError(next(racer.failure for racer in racers if racer.failure))
-        survivors = math.ceil(len(field) / 2)
-        for loser in field[survivors:]:
-            logger.debug(
-                "dropped after rung %d: %s, validation NDCG@10 %.4f (the best has %.4f)",
-                *(rung, loser.name, loser.quality, field[0].quality),
-            )
-            loser.rung = rung
-        field = field[:survivors]
-        for racer in racers:
-            if racer not in field and not (course.averages and racer.family != field[0].family):
-                racer.forget()
-    return sorted(racers, key=_merit, reverse=True)
-
-
-def _run_rung(course: Course, field: list[Racer], seconds: float, where: str) -> list[Racer]:
-    """Train each racer for an equal part of a rung; return those with a validation, best first."""
-    clock, seconds = course.clock, max(0.0, seconds)
-    ends = clock.spent + seconds
-    for number, racer in enumerate(field):
-        course.say(f"{where}: {racer.name} ({number + 1} of {len(field)})")
-        turn = max(0.0, ends - clock.spent) / (len(field) - number)
-        latest = clock.spent + _MOST_OF_A_TURN * seconds / len(field)
-        racer.train(clock.spent + turn, _FEWEST, latest)
-    return sorted((racer for racer in field if racer.points), key=_merit, reverse=True)
-
-
-def train_on(course: Course, ranked: Sequence[Racer]) -> list[Racer]:
-    """Train the winner of a race on while it gains; then others for a mean, if time is left.
-
-    Returns:
-        The winner, one of another kind if it has trained for long enough, and the winner's kind
-        again with other seeds, `_MOST_MEMBERS` in all.
-    """
-    winner, clock = ranked[0], course.clock
-    course.say(f"training {winner.name}")
-    winner.train(course.moment(_TRAINING, winner))
-    members = [winner]
-    if not course.averages:
-        return members
-    for other in partners(ranked):
-        until = course.moment(_TRAINING, winner, other)
-        missing = _SHARE * winner.epochs_to(_NEARLY) - other.epochs
-        if missing > 0 and not other.exhausted:
-            if clock.spent + missing * other.seconds_per_epoch > until:
-                continue
-            course.say(f"training {other.name}, for the mean with {winner.name}")
-        other.train(until)
-        members.append(other)
-        break
-    while len(members) < _MOST_MEMBERS:
-        # The refits of all, the new one's like the winner's, come after its training.
-        refits = sum(racer.best_epoch * racer.seconds_per_refit_epoch for racer in members)
-        refits += winner.best_epoch * winner.seconds_per_refit_epoch
-        until = course.moment(1.0, *members, winner) - _REFIT * refits
-        seconds = winner.best_epoch * winner.seconds_per_epoch
-        if clock.spent + seconds > until:
-            break
-        again = Racer.ready(winner.kind.again(len(members)), course)
-        again.is_again = True
-        course.state.add(again)
-        course.say(f"training {again.name}, for a mean")
-        again.train(clock.spent + seconds)
-        if not again.points:
-            break
-        members.append(again)
-    return members
-
-
-def partners(ranked: Sequence[Racer]) -> list[Racer]:
-    """Return those that the first may be averaged with, the most promising first.
-
-    They are of another kind, since models of one kind, such as two with a dot product, err alike;
-    and they are compared after as many epochs as the least trained one has. Those whose memory was
-    freed are left out.
-    """
-    winner, *others = ranked
-    known = [racer for racer in others if racer.best is not None and racer.family != winner.family]
-    known = [racer for racer in known if len(racer.points) >= _FEWEST] or known
-    epochs = min((racer.epochs for racer in known), default=0)
-    return sorted(known, key=lambda racer: racer.quality_after(epochs), reverse=True)
+    return field if len(field) > 1 else [min(racers, key=lambda racer: racer.kind.cost)]
 
 
 def _num_rungs(field: Sequence[Racer]) -> int:
     return max(1, math.ceil(math.log2(max(1, len(field)))))
 
 
-def _merit(racer: Racer) -> tuple[bool, float, float]:
-    rung = math.inf if racer.rung is None else racer.rung
-    return bool(racer.points), rung, racer.quality
+def _merit(racer: Racer) -> tuple[float, float]:
+    return math.inf if racer.rung is None else racer.rung, racer.quality
+
+
+# --- Members of a mean ---------------------------------------------------------------------------
+
+
+def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
+    """Train the winner of a race on while it gains; then others for a mean, if time is left.
+
+    Returns:
+        The winner, one of another kind if it has trained for long enough, and the winner's kind
+        again with other seeds, `_MOST_MEMBERS` in all.
+    """
+    winner, clock = ranked[0], context.clock
+    context.say(f"training {winner.name}")
+    winner.train(context.moment(_TRAINING, [winner]))
+    members = [winner]
+    if not context.averages:
+        return members
+    if other := partner(ranked):
+        until = context.moment(_TRAINING, [winner, other])
+        missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
+        if not missing or clock.spent + missing * other.seconds_per_epoch <= until:
+            context.say(f"training {other.name}, for the mean with {winner.name}")
+            other.train(until)
+            members.append(other)
+    while len(members) < _MOST_MEMBERS:
+        refitted = [*members, winner]  # the new one like the winner
+        refits = _REFIT * sum(racer.seconds_of_refit for racer in refitted)
+        seconds = winner.best_epoch * winner.seconds_per_epoch
+        if clock.spent + seconds + refits > context.moment(1.0, refitted):
+            break
+        again = Racer.ready(winner.kind.again(len(members)), context)
+        context.state.add(again)
+        context.say(f"training {again.name}, for a mean")
+        again.train(clock.spent + seconds - again.seconds)
+        if not again.points:
+            break
+        members.append(again)
+    return members
+
+
+def partner(ranked: Sequence[Racer]) -> Racer | None:
+    """Return the racer of another kind than the first that is best after equally many epochs.
+
+    Models of one kind, such as two with a dot product, err alike.
+    """
+    winner, *others = ranked
+    known = [racer for racer in others if racer.family != winner.family]
+    known = [racer for racer in known if len(racer.points) >= _FEWEST] or known
+    epochs = min((racer.epochs for racer in known), default=0)
+    return max(known, key=lambda racer: racer.quality_after(epochs), default=None)
+
+
+def choose_members(context: Context, racers: Sequence[Racer]) -> tuple[list[Racer], Choice | None]:
+    """Return the first racer and those with which their mean gains enough; say what came of it."""
+    members, quality = [racers[0]], racers[0].quality
+    if not context.averages or context.clock.stopped:
+        return members, None
+    said = [f"Validation NDCG@10: {quality:.4f} of {racers[0].name}"]
+    for racer in racers[1:]:
+        tried = [*members, racer]
+        context.say(f"validating the mean of {_names(tried)}")
+        try:
+            _, mean = mean_of_members(context, tried, [member.validated() for member in tried])
+        except InputError as error:  # it does not fit into the memory
+            said.append(f"no mean, {error}")
+            break
+        averaged = float(mean.curve.validated()[1].values("ndcg_at_10").mean())
+        said.append(f"{averaged:.4f} of the mean of {_names(tried)}")
+        if averaged >= (1 + _GAIN_OF_MEAN) * quality:
+            members, quality = tried, averaged
+        else:
+            said[-1] += f", which is not {_GAIN_OF_MEAN:.0%} better"
+    if len(racers) == 1:
+        said.append("no other model had the time to be averaged with it")
+    kind = "averaged" if len(members) > 1 else "one model"
+    return members, Choice("model.kind", kind, f"{'; '.join(said)}.")
+
+
+def mean_of_members(
+    context: Context, members: Sequence[Racer], fitted: Sequence[Fitted]
+) -> tuple[Experiment, Fitted]:
+    """Return the mean of some trained members, validated, with the settings that repeat it.
+
+    Raises:
+        InputError: it does not fit into the memory.
+    """
+    experiment = averaged_experiment(
+        [member.chosen_experiment(alone) for member, alone in zip(members, fitted, strict=True)]
+    )
+    context.catalogue.check_memory(experiment.model, 2)
+    mean = mean_of(experiment, context.dataset, context.catalogue, context.valid, fitted)
+    return experiment, mean
+
+
+def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
+    """Return the experiment that trains all members from the beginning, and averages them.
+
+    Args:
+        members: experiments that differ in the model and in the length of the training only.
+    """
+    first, longest = members[0], max(member.training.max_epochs for member in members)
+    own = {"max_epochs", "decay_fraction", "validate_every", "exclude_seen"}
+    trees = [
+        {"model": member.model, **member.training.model_dump(include=own)} for member in members
+    ]
+    model = AveragedConfig.model_validate({"kind": "averaged", "members": trees})
+    changes: dict[str, object] = {"max_epochs": longest, "patience": longest, "exclude_seen": None}
+    if len({member.training.precision for member in members}) > 1:
+        changes["precision"] = "auto"
+    training = first.training.model_copy(update=changes)
+    return first.model_copy(update={"model": model, "training": training})
+
+
+def _names(racers: Sequence[Racer]) -> str:
+    return " and ".join(racer.name for racer in racers)
+
+
+# --- The refit -----------------------------------------------------------------------------------
+
+
+class Finished(NamedTuple):
+    """A model whose training has ended."""
+
+    name: str
+    """Its kind, or those of a mean."""
+    experiment: Experiment
+    """The settings that repeat it from the beginning."""
+    fitted: Fitted
+    rising: bool
+    """Whether time ended its training, and not a lack of gains."""
+    averaging: Choice | None
+    """What came of a mean of models; None if none was to be tried."""
+
+
+def finish(context: Context, racers: Sequence[Racer]) -> Finished:
+    """Choose the members of the answer, and refit each on the training and validation parts."""
+    members, averaging = choose_members(context, racers)
+    first, fitted = members[0], list[Fitted]()
+    rising = not (first.exhausted or context.clock.stopped)
+    needed = [member.seconds_of_refit for member in members]
+    for number, member in enumerate(members):
+        context.say(f"the refit of {member.name}")
+        left = context.moment(1.0, members) - context.clock.spent
+        own = needed[number] / max(sum(needed[number:]), 1e-9)
+        fitted.append(member.refit(context.clock.spent + own * left))
+    tell_outcomes(context, [member.name for member in members])
+    if len(members) == 1:
+        experiment = first.chosen_experiment(fitted[0])
+        return Finished(first.name, experiment, fitted[0], rising, averaging)
+    experiment, mean = mean_of_members(context, members, fitted)
+    return Finished(f"the mean of {_names(members)}", experiment, mean, rising, averaging)
+
+
+def tell_outcomes(context: Context, chosen: Sequence[str] = ()) -> None:
+    """Say what became of each racer, and put those first whose model was chosen."""
+    for entry in context.state.racers:
+        entry.chosen = entry.name in chosen
+        if entry.chosen:
+            others = " and ".join(name for name in chosen if name != entry.name)
+            entry.outcome = f"won, averaged with {others}" if others else "won"
+        elif entry.failure and not entry.points:
+            entry.outcome = f"not trained: {entry.failure.partition(': choose ')[0]}"
+        elif entry.rung is not None:
+            entry.outcome = f"dropped in rung {entry.rung}" if entry.rung else "not raced: no time"
+        else:
+            entry.outcome = "stopped by Ctrl-C" if context.clock.stopped else "adds nothing"
+    context.state.racers.sort(key=lambda entry: not entry.chosen)

@@ -1,8 +1,7 @@
 """The rule that turns facts about a log into the settings that are raced against each other.
 
-Sizes follow from the facts, and where time is short from the measured speed; the race decides on
-the kind of model. The rule was made from logs of several kinds (docs/results.md has the
-measurements) and never reads a held-out purchase.
+Sizes follow from the facts; the race decides on the kind of model. The rule was made from logs of
+several kinds (docs/results.md has the measurements) and never reads a held-out purchase.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from recsys.automatic.clock import UNKNOWN, Speed
 from recsys.automatic.facts import LONGEST, LogFacts
 from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
 from recsys.reports.run_page import Choice
@@ -69,11 +67,6 @@ class Plan:
     """Whether to forget a run of that name that was interrupted."""
 
     @property
-    def averages(self) -> bool:
-        """Whether the answer may be a mean of several models."""
-        return self.preset != "fast"
-
-    @property
     def out(self) -> Path:
         """The folder of the results."""
         return Path("runs") / self.name
@@ -95,14 +88,8 @@ class Kind(NamedTuple):
         return Kind(f"{self.name}-{number + 1}", description, self.cost, experiment)
 
 
-def choose_shared(facts: LogFacts, speed: Speed = UNKNOWN, limit: float = math.inf) -> list[Choice]:
-    """Choose what all kinds share: the protocol, sizes and training.
-
-    Args:
-        facts: those of the log.
-        speed: how fast the cheapest kind is.
-        limit: seconds of the whole run.
-    """
+def choose_settings(facts: LogFacts) -> list[Choice]:
+    """Choose what all kinds share: the protocol, sizes and training; name the features."""
     seen, counted = "filter", "items of the history are left out"
     if facts.repeat_share >= _REPEATS:
         seen, counted = "allow", "repeats are recommended and counted"
@@ -115,12 +102,9 @@ def choose_shared(facts: LogFacts, speed: Speed = UNKNOWN, limit: float = math.i
     elif facts.interactions < _FEW_INTERACTIONS:
         dim = 48
     dropout = 0.5 if density < _SPARSE else 0.35 if density < _DENSE else 0.25
-    usual = 2 ** round(math.log2(max(facts.interactions, 1) / _STEPS_PER_PASS))
-    usual = max(512, min(8192, usual))
-    tokens = speed.batch_tokens(usual, facts.interactions, limit)
+    tokens = 2 ** round(math.log2(max(facts.interactions, 1) / _STEPS_PER_PASS))
+    tokens = max(512, min(8192, tokens))
     steps = f"about {_STEPS_PER_PASS} steps per pass over the log where possible"
-    if tokens < usual:
-        steps = "the time is too short for a pass over the log: more steps, each of fewer tokens"
     choices = [
         Choice("evaluation.seen", seen, f"{repeats}: {counted}"),
         Choice("model.max_sequence_length", str(length), longest),
@@ -137,37 +121,30 @@ def choose_shared(facts: LogFacts, speed: Speed = UNKNOWN, limit: float = math.i
         loss = "{kind: sampled_softmax, num_negatives: 2048}"
         costly = f"{facts.items:,} items: the softmax over all of them costs too much"
         choices.append(Choice("training.loss", loss, costly))
+    if facts.kept:
+        read = [f"{name} as {feature.kind}" for name, feature, _ in facts.kept if feature]
+        left_out = [f"{name} is left out: {fault}" for name, _, fault in facts.kept if fault]
+        reason = "; ".join(["kept columns describe past interactions", *left_out])
+        choices.append(Choice(_FEATURES, ", ".join(read) or "none", reason))
     return choices
 
 
-def choose_features(facts: LogFacts) -> list[Choice]:
-    """Say which kept columns are read, and how, and why the others are not."""
-    if not facts.kept:
-        return []
-    read = [
-        column.name
-        if column.feature.kind == "category"
-        else f"{column.name} as {column.feature.kind}"
-        for column in facts.kept
-        if column.feature is not None
-    ]
-    reasons = ["kept columns describe past interactions"] if read else []
-    reasons += [
-        f"{name} is left out: {fault}" for name, feature, fault in facts.kept if not feature
-    ]
-    return [Choice("model.interaction_features", ", ".join(read) or "none", "; ".join(reasons))]
+_FEATURES = "model.interaction_features"
 
 
-def propose(facts: LogFacts, shared: Sequence[Choice], data: DataConfig, plan: Plan) -> list[Kind]:
+def propose(
+    facts: LogFacts, settings: Sequence[Choice], data: DataConfig, plan: Plan
+) -> list[Kind]:
     """Return the kinds of model of a race, those that are most likely to win first.
 
     Args:
         facts: those of the log.
-        shared: the settings that all have; see `choose_shared`.
+        settings: those that all have; see `choose_settings`.
         data: the settings of the data.
         plan: name, preset, seed and store.
     """
-    overrides = [f"{choice.setting}={choice.value}" for choice in shared]
+    overrides = [f"{choice.setting}={choice.value}" for choice in settings]
+    overrides = [override for override in overrides if not override.startswith(_FEATURES)]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     models = _models(facts)
     features = [feature.model_dump() for feature in facts.features]

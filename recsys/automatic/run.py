@@ -9,39 +9,27 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import takewhile
 from pathlib import Path
 from typing import Unpack
 
 from rich.progress import Progress
 
-from recsys.automatic.clock import Clock, measure, parse_time_limit, sampled
-from recsys.automatic.facts import LogFacts, choose_split, describe_machine, explained
-from recsys.automatic.finish import (
-    Finished,
-    answer,
-    answering,
+from recsys.automatic.answer import (
+    Answer,
+    advise,
+    answer_with_baseline,
+    answer_with_model,
     evaluate_baselines,
-    finish,
-    keep,
-    kept,
-    tell_outcomes,
+    write_page,
 )
-from recsys.automatic.page import write_page
-from recsys.automatic.race import race, train_on, tune_baselines
-from recsys.automatic.racer import Course, Racer
-from recsys.automatic.rules import (
-    TIME_LIMITS,
-    Kind,
-    Plan,
-    choose_features,
-    choose_shared,
-    propose,
-)
-from recsys.automatic.state import Answer, State
-from recsys.config import DataConfig, Experiment, dump_experiment, parse_experiment
-from recsys.data.audit import audit, warnings_in
+from recsys.automatic.clock import Clock, measure, parse_time_limit
+from recsys.automatic.facts import LogFacts, choose_split, explained
+from recsys.automatic.race import Finished, finish, race, tell_outcomes, train_on, tune_baselines
+from recsys.automatic.racer import Context, Racer
+from recsys.automatic.rules import TIME_LIMITS, Kind, Plan, choose_settings, propose
+from recsys.automatic.state import State
+from recsys.config import DataConfig, dump_experiment, parse_experiment
 from recsys.data.features.encoders import Encoders
 from recsys.data.preparation import held, write_dataset
 from recsys.data.prepared import LogWords, PreparedDataset, with_words
@@ -57,10 +45,9 @@ from recsys.progress import shown, stage
 from recsys.reports.run_page import Choice
 from recsys.tracking import artifacts
 from recsys.tracking.store import open_store, without_password
+from recsys.training.checkpoints import CheckpointError
 
 logger = logging.getLogger(__name__)
-
-_COUNTED = ("users", "items", "interactions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +56,12 @@ class FittedLog:
 
     dataset: PreparedDataset
     state: State
-    """What was tried and chosen."""
+    """What was tried."""
+    choices: list[Choice]
+    """The settings that follow from the log, with their reasons."""
     answer: Answer
+    other_runs: list[str]
+    """The MLflow runs beside the answer: of the model that it beat, and of baselines."""
     page: Path
     seconds: float
     """What all of it took."""
@@ -91,21 +82,24 @@ def fit_log(
     """Make the best recommender for a log that the time allows.
 
     The prepared dataset goes to ``data/NAME``, or to ``data/NAME-prepared`` or ``NAME-prepared`` if
-    the log itself is there; the results go to ``runs/NAME``.
+    the log itself is there; the results go to ``runs/NAME``. Ctrl-C ends the training: the best so
+    far is tested and kept. A run that was ended in another way resumes when it is started again,
+    with the time that was left.
 
     Args:
-        source: see `prepare`.
+        source: the log; this, ``items``, ``users`` and the words are those of `prepare`.
         plan: name, preset, seed and store.
         time_limit: seconds, or text such as ``30m``; that of the preset if None.
-        items: see `prepare`.
-        users: see `prepare`.
+        items: a table of the items.
+        users: a table of the users.
         config: further settings of the data.
         command: the command that makes the page again.
         started: when the time began to pass, by `time.monotonic`; now if None.
-        **words: see `prepare`.
+        **words: how the log is read.
 
     Raises:
-        InputError: the log, a setting or the store is invalid.
+        InputError: the log, a setting or the store is invalid; nothing is held out to choose or to
+            test on, or there is nothing to train on.
     """
     # From the start: the seconds pass while libraries are loaded and a store is made, too.
     started = time.monotonic() if started is None else started
@@ -122,139 +116,96 @@ def fit_log(
         dataset, choices = _prepare(source, name, with_words(config, words), items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), shown() as view:
-        show = _Show(view, name, clock)
-        state = run_automatically(dataset, plan, clock, choices, view, show, phases)
-        show("writing the page")
-        with phases.timed("page"):
-            page = write_page(state, dataset, plan.out, without_password(command), clock)
-        state.remove()  # not before: a run that is killed here resumes
+        show, command = show_steps(view, name, clock), without_password(command)
+        fitted = run_automatically(dataset, plan, clock, choices, view, show, phases, command)
     logger.debug("time: %s", phases)
-    return FittedLog(dataset, state, state.chosen_answer, page, clock.spent)
+    return fitted
 
 
 def run_automatically(
     dataset: PreparedDataset,
     plan: Plan,
     clock: Clock,
-    choices: list[Choice] | None = None,
+    choices: list[Choice],
     progress: Progress | None = None,
     announce: Callable[[str], None] = lambda _: None,
     phases: Phases | None = None,
-) -> State:
-    """Choose settings for a log on its validation part, train, test once, and log everything.
-
-    Ctrl-C ends the training, and the best so far is tested and kept; while that or baselines are
-    tested, it leaves out the other baselines. A run that was killed resumes when it is started
-    again, with the time that was left; the caller removes its state when the page is written.
-
-    Args:
-        dataset: the prepared dataset.
-        plan: name, preset, seed and store.
-        clock: the time limit; it is kept but for the last epoch.
-        choices: settings of the data that were chosen for the log, with their reasons.
-        progress: a progress display that is shown already; a new one for each training if None.
-        announce: called with one line about what is tried next.
-        phases: where the time went before; what the run takes is added.
-
-    Raises:
-        InputError: nothing is held out to choose or to test on, or there is nothing to train on.
-    """
-    course, kinds = _plan(dataset, plan, clock, choices or [], announce)
-    course.progress, course.announce = progress, announce
-    course.phases = phases or course.phases
-    state, protocol = course.state, kinds[0].experiment
-    if state.answer is None:
-        finished, why = kept(course), ""
-        if finished is None:
-            finished, why = _train(course, kinds)
-        else:
-            logger.info("resuming after the training")
-        if finished is not None and finished.trained.averaging is not None:
-            state.choices.append(finished.trained.averaging)
-        with answering(course):
-            settings = answer(course, finished, protocol, why)
-            _write_settings(course, settings)
-            state.trained = None if finished is None else finished.trained
-            state.stopped = clock.stopped
-            state.write(clock.spent)
-    else:
-        logger.info("resuming after the test of the answer")
-    with course.phases.timed("baselines"):
-        evaluate_baselines(course, protocol)
-    return state
-
-
-def _plan(
-    dataset: PreparedDataset,
-    plan: Plan,
-    clock: Clock,
-    choices: list[Choice],
-    announce: Callable[[str], None],
-) -> tuple[Course, list[Kind]]:
-    """Read the facts, find an interrupted run, and fit settings and samples to the time."""
+    command: str = "",
+) -> FittedLog:
+    """Choose settings for a prepared log, train, test once, and write the page; see `fit_log`."""
     facts = LogFacts.of(dataset)
-    kinds = propose(facts, choose_shared(facts), dataset.config, plan)
-    protocol = kinds[0].experiment
+    settings = choose_settings(facts)
+    kinds = propose(facts, settings, dataset.config, plan)
+    protocol, choices = kinds[0].experiment, [*choices, *settings]
+    for choice in choices:
+        logger.debug("%s: %s (%s)", *choice)
     encoders = Encoders.fit(protocol.model, dataset)  # all kinds read the same features
     dataset = encoders.read(dataset)
     catalogue = Catalogue.read(dataset.num_items, encoders, dataset.item_table)
     trees = {kind.name: kind.experiment.model_dump(mode="json") for kind in kinds}
-    known = {"dataset": dataset.fingerprint} | trees
-    state = State.open(plan.out, known, fresh=plan.fresh)
+    state = State.open(plan.out, {"dataset": dataset.fingerprint} | trees, fresh=plan.fresh)
     clock.before = state.seconds
     held_out = HeldOutParts.find(dataset, protocol.evaluation.request_time)
     if state.speed is None:
         announce("measuring how fast a model is")
-        costs = [(kind.cost, kind.experiment) for kind in kinds]
-        state.speed = measure(costs, dataset, catalogue, held_out.valid)
-    state.sizes = state.sizes or state.speed.sample_sizes(clock.limit)
-    shared = choose_shared(facts, state.speed, clock.limit)
-    if state.answer is None:
-        state.choices = [*choices, *shared, *choose_features(facts)]
-    logger.debug("machine: %s", describe_machine())
-    for choice in state.choices:
-        logger.debug("%s: %s (%s)", choice.setting, choice.value, choice.reason)
-    for finding in warnings_in(audit(dataset, protocol.evaluation.seen)):  # worth knowing before
-        logger.info("audit: %s: %s %s", finding.name, f"{finding.count:,}", finding.sentence)
-    samples = sampled(held_out, state.sizes, plan.seed)
-    course = Course(plan, dataset, catalogue, samples, state.speed, clock, state)
-    course.averages = plan.averages and not facts.features  # models with features have no mean
-    return course, propose(facts, shared, dataset.config, plan)
+        cheapest = min(kinds, key=lambda kind: kind.cost)
+        words = cheapest.experiment, cheapest.cost, dataset, catalogue, held_out.valid
+        state.speed = measure(*words)
+    samples = state.speed.sample(held_out, clock.limit, plan.seed)
+    context = Context(plan, dataset, catalogue, samples, state.speed, clock, state)
+    context.averages = plan.preset != "fast" and not facts.features  # no mean reads features
+    context.phases, context.progress = phases or context.phases, progress
+    context.announce = announce
+    finished, reason = _train(context, kinds)
+    context.say("testing")
+    if finished is None:
+        tell_outcomes(context)
+        answer = answer_with_baseline(context, state.baselines[0], protocol, reason)
+    else:
+        choices += [finished.averaging] if finished.averaging else []
+        answer = answer_with_model(context, finished, protocol)
+    again = ["recsys", "train", str(plan.out / artifacts.SETTINGS), "--data", str(dataset.path)]
+    again = [*again, "--set", f"name={plan.name}-again"]
+    text = f"# {answer.sentence}\n# {shlex.join(again)}\n{dump_experiment(answer.experiment)}"
+    with new_file(plan.out / artifacts.SETTINGS) as file:
+        file.write_text(text, encoding="utf-8")
+    with context.phases.timed("baselines"):
+        runs = evaluate_baselines(context, answer, protocol)
+    runs = [answer.beaten, *runs] if answer.beaten else runs
+    context.say("writing the page")
+    with context.phases.timed("page"):
+        steps = advise(finished, answer, has_features=len(dataset.item_table.columns) > 1)
+        page = write_page(context, answer, runs, choices, steps, command)
+    state.remove()  # not before: a run that is killed here resumes
+    return FittedLog(dataset, state, choices, answer, runs, page, clock.spent)
 
 
-def _train(course: Course, kinds: list[Kind]) -> tuple[Finished | None, str]:
+def _train(context: Context, kinds: list[Kind]) -> tuple[Finished | None, str]:
     """Tune baselines, race and refit models; return the model, or why there is none."""
-    state, clock, phases = course.state, course.clock, course.phases
-    protocol = kinds[0].experiment
+    state, clock, phases = context.state, context.clock, context.phases
     try:
         with phases.timed("baselines"):
-            tune_baselines(course, protocol)
+            tune_baselines(context, kinds[0].experiment)
+        racers = [Racer.ready(kind, context) for kind in kinds]
+        state.add(*racers)
+        with phases.timed("training"):
+            return train_models(context, racers), "no model was validated before Ctrl-C"
     except KeyboardInterrupt:
         if not state.baselines:
             raise
         clock.stopped = True
-        return _no_model(course, "Ctrl-C stopped the run before a model was trained")
-    try:
-        racers = [Racer.ready(kind, course) for kind in kinds]
-        state.add(*racers)
-        with phases.timed("training"):
-            finished = train_models(course, racers)
+        reason = "Ctrl-C came before a model was trained"
+    except CheckpointError:  # the disk is full: another answer could not be written either
+        raise
     except InputError as error:
         if not state.baselines:
             raise
-        logger.warning("no model can be trained: %s", error)
-        tell_outcomes(course)
-        return None, "no model could be trained"
-    if finished is None:
-        return _no_model(course, "Ctrl-C stopped the run before a model was validated")
-    validating = sum(racer.seconds_validating for racer in racers)
-    phases.add("training", clock.before - validating)  # with what an interrupted run took
-    phases.add("validation", validating)
-    keep(course, finished)
-    return finished, ""
+        reason = "no model could be trained"
+        logger.warning("%s: %s", reason, error)
+    return None, reason
 
 
-def train_models(course: Course, racers: list[Racer]) -> Finished | None:
+def train_models(context: Context, racers: list[Racer]) -> Finished | None:
     """Race, train on and refit; at Ctrl-C the best so far is the model, None before a validation.
 
     Raises:
@@ -262,33 +213,17 @@ def train_models(course: Course, racers: list[Racer]) -> Finished | None:
         KeyboardInterrupt: Ctrl-C, and there is no baseline either.
     """
     try:
-        ranked = race(course, racers)
-        course.state.add(*ranked)
-        return finish(course, train_on(course, ranked))
+        return finish(context, train_on(context, race(context, racers)))
     except KeyboardInterrupt:
-        course.clock.stopped = True
-    trained = [racer for racer in racers if racer.best is not None]
-    if not trained and not course.state.baselines:
+        context.clock.stopped = True
+    logger.warning("Ctrl-C: the best so far is tested; Ctrl-C again ends the run")
+    trained = sorted((racer for racer in racers if racer.points), key=lambda racer: -racer.quality)
+    if not trained and not context.state.baselines:
         raise KeyboardInterrupt
-    return finish(course, trained) if trained else None
+    return finish(context, trained) if trained else None
 
 
-def _no_model(course: Course, why: str) -> tuple[None, str]:
-    logger.warning("%s: the best baseline is used", why)
-    course.state.racers = []
-    return None, why
-
-
-def _write_settings(course: Course, settings: Experiment) -> None:
-    """Write the settings of the answer, and how to train with them."""
-    plan, path = course.plan, course.plan.out / artifacts.SETTINGS
-    data = str(course.dataset.path)
-    again = shlex.join(
-        ["recsys", "train", str(path), "--data", data, "--set", f"name={plan.name}-again"]
-    )
-    said = course.state.chosen_answer.sentence
-    with new_file(path) as file:
-        file.write_text(f"# {said}\n# {again}\n{dump_experiment(settings)}", encoding="utf-8")
+# --- The log -------------------------------------------------------------------------------------
 
 
 def _prepare(
@@ -298,11 +233,7 @@ def _prepare(
     items: TableSource | None,
     users: TableSource | None,
 ) -> tuple[PreparedDataset, list[Choice]]:
-    """Prepare the log, and say what came of it.
-
-    Returns:
-        The dataset, and what was chosen and is not the default: the split, to drop copies.
-    """
+    """Prepare the log; return it with what was chosen: the split, to drop copies."""
     out = _prepared_folder(name, source)
     choose = None if "split" in settings.model_fields_set else choose_split
     source, choices = held(source), list[Choice]()
@@ -316,7 +247,8 @@ def _prepare(
         write_dataset(source, settings, out, items, users, choose_split=choose)
         dataset = PreparedDataset.open(out)
     manifest, split = dataset.manifest, dataset.config.split
-    counts = ", ".join(f"{manifest.counts[counted]:,} {counted}" for counted in _COUNTED)
+    names = ("users", "items", "interactions")
+    counts = ", ".join(f"{manifest.counts[counted]:,} {counted}" for counted in names)
     dropped = "".join(f", {n:,} dropped ({why})" for why, n in manifest.dropped.items() if n)
     logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
     if split != settings.split:
@@ -336,31 +268,20 @@ def _prepared_folder(name: str, source: TableSource) -> Path:
     return Path(f"{name}-prepared") if prepared.is_relative_to(log) else folder
 
 
-class _Show:
-    """Shows the time left of the whole run, and what is tried.
-
-    Args:
-        progress: the view.
-        name: of the run.
-        clock: the time.
-    """
-
-    def __init__(self, progress: Progress, name: str, clock: Clock) -> None:
-        self._progress, self._name, self._clock = progress, name, clock
-        self._task = progress.add_task(name, total=clock.limit, status="")
-
-    def __call__(self, what: str) -> None:
-        """Show what is tried from now on."""
-        left = self._clock.left
-        if self._progress.disable:  # there is no terminal
-            time = f"{timedelta(seconds=round(abs(left)))} {'over' if left < 0 else 'left'}"
-            logger.debug("%s: %s; %s", self._name, what, time)
-        ends, spent = self._progress.get_time() + left, self._clock.spent
-        self._progress.update(self._task, completed=spent, ends=ends, status=what, at_least=False)
-
-
 def name_of(source: TableSource) -> str:
     """Return a name for the run of a source, such as that of its file."""
     if not isinstance(source, str | os.PathLike):
         return "recommender"
     return re.sub(r"[^\w.-]+", "-", source_name(str(source))).strip("-.") or "recommender"
+
+
+def show_steps(progress: Progress, name: str, clock: Clock) -> Callable[[str], None]:
+    """Return what shows the time left of the whole run, and what is tried."""
+    task = progress.add_task(name, total=clock.limit, status="")
+
+    def show(what: str) -> None:
+        logger.debug("%s: %s; %.0f s left", name, what, clock.left)
+        ends, spent = progress.get_time() + clock.left, clock.spent
+        progress.update(task, completed=spent, ends=ends, status=what, at_least=False)
+
+    return show

@@ -111,7 +111,7 @@ def _show(fitted: FittedLog) -> None:
     from recsys.tracking.store import mlflow_link
 
     answer, run = fitted.answer, fitted.answer.run
-    show_comparison(compare([run.run_id, *fitted.state.other_runs], run.tracking))
+    show_comparison(compare([run.run_id, *fitted.other_runs], run.tracking))
     if AS_JSON.get():
         return
     say(answer.sentence)

@@ -15,11 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 import recsys
-from recsys.automatic.clock import UNKNOWN, Clock, Speed, measure, parse_time_limit, sampled
+from recsys.automatic.clock import Clock, Speed, measure, parse_time_limit
 from recsys.automatic.facts import LogFacts, choose_split
-from recsys.automatic.rules import Kind, Plan, Preset, choose_features, choose_shared, propose
+from recsys.automatic.rules import Kind, Plan, Preset, choose_settings, propose
 from recsys.config import DataConfig, FeatureReaderConfig, GlobalTime, NextItemConfig, Split
-from recsys.data.preparation import write_dataset
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
@@ -29,7 +28,6 @@ from tests.conftest import chains
 
 ITEMS = 40
 USUAL = LogFacts(5_000, 3_000, 800_000, 900, repeat_share=0.0, has_times=True)
-SLOW = Speed(token=1e-3, ranking=0.05, counting=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +35,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
     return prepare(chains(150, 12), out=tmp_path_factory.mktemp("data") / "chains")
 
 
-def settings_of(facts: LogFacts, *rest: Any) -> dict[str, str]:
-    return {choice.setting: choice.value for choice in choose_shared(facts, *rest)}
+def settings_of(facts: LogFacts) -> dict[str, str]:
+    return {choice.setting: choice.value for choice in choose_settings(facts)}
 
 
 def kinds_of(facts: LogFacts, preset: Preset = "fast", seed: int = 0) -> list[Kind]:
-    return propose(facts, choose_shared(facts), DataConfig(), Plan("test", preset, seed))
+    return propose(facts, choose_settings(facts), DataConfig(), Plan("test", preset, seed))
 
 
 # --- Facts ---------------------------------------------------------------------------------------
@@ -118,9 +116,9 @@ def test_each_kept_column_is_read_by_its_values(tmp_path: Path) -> None:
     facts = kept(tmp_path, **{name: values for name, (_, values) in columns.items()})
     read = {column.name: column.feature and column.feature.kind for column in facts.kept}
     assert read == {name: kind for name, (kind, _) in columns.items()}
-    (choice,) = choose_features(facts)
+    choice = choose_settings(facts)[-1]
     assert choice.setting == "model.interaction_features"
-    assert choice.value.startswith("event, gift, price as number, ")
+    assert choice.value.startswith("event as category, gift as category, price as number, ")
     for fault in (
         "currency is left out: all interactions have the same value, 'EUR'",
         "comment is left out: no two interactions share a value",
@@ -135,7 +133,7 @@ def test_each_kept_column_is_read_by_its_values(tmp_path: Path) -> None:
         assert isinstance(model, FeatureReaderConfig)
         features = [feature.column for feature in model.interaction_features]
         assert features == [name for name, (read_as, _) in columns.items() if read_as]
-    assert choose_features(USUAL) == []
+    assert "model.interaction_features" not in settings_of(USUAL)
 
 
 # --- The split -----------------------------------------------------------------------------------
@@ -187,7 +185,12 @@ def test_users_with_few_interactions_are_split_by_date(
 def test_a_run_says_which_split_it_chose_unless_it_was_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def diverge(*_: object) -> None:
+        raise InputError("diverged")
+
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recsys.automatic.run.measure", lambda *_: Speed(1.0, 1e-6, 1e-6))
+    monkeypatch.setattr("recsys.automatic.racer.train", diverge)  # a baseline is the answer
     model = recsys.fit(buyers(1_500), time_limit=5, preset="fast")
     assert model.dataset is not None
     assert model.dataset.config.split == GlobalTime()
@@ -196,22 +199,6 @@ def test_a_run_says_which_split_it_chose_unless_it_was_told(
     assert "0 of 1,500 users have 4 interactions" in page
     with pytest.raises(InputError, match="leaves no valid targets"):
         recsys.fit(buyers(1_500), split="leave_last_out", time_limit=10, preset="fast")
-
-
-@pytest.mark.parametrize("memory", [None, 40_000])
-def test_a_log_whose_split_is_chosen_is_read_once(
-    memory: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    log, out = tmp_path / "purchases.csv", tmp_path / "purchases"
-    names = {"user_id": "customer", "item_id": "sku", "timestamp": "ts"}
-    buyers(1_500).rename(names).write_csv(log)
-    with caplog.at_level("INFO"):
-        write_dataset(str(log), DataConfig(), out, memory=memory, choose_split=choose_split)
-    assert PreparedDataset.open(out).config.split == GlobalTime()
-    assert len([line for line in caplog.messages if "customer" in line]) == 1
-    by_hand = tmp_path / "by-hand"
-    write_dataset(str(log), DataConfig(split=GlobalTime()), by_hand)
-    assert PreparedDataset.open(by_hand).fingerprint == PreparedDataset.open(out).fingerprint
 
 
 # --- The rule ------------------------------------------------------------------------------------
@@ -224,12 +211,12 @@ def test_sizes_follow_from_the_facts() -> None:
     assert (large["model.max_sequence_length"], small["model.max_sequence_length"]) == ("200", "30")
     assert float(large["model.dropout"]) < float(small["model.dropout"])
     assert int(large["training.batch_tokens"]) > int(small["training.batch_tokens"])
-    assert all(choice.reason for choice in choose_shared(USUAL))
+    assert all(choice.reason for choice in choose_settings(USUAL))
 
 
 def test_repeats_decide_about_seen_items() -> None:
     assert settings_of(USUAL)["evaluation.seen"] == "filter"
-    often = choose_shared(replace(USUAL, repeat_share=0.3))[0]
+    often = choose_settings(replace(USUAL, repeat_share=0.3))[0]
     assert (often.setting, often.value) == ("evaluation.seen", "allow")
     assert "30.0%" in often.reason
 
@@ -259,9 +246,7 @@ def test_kinds_are_complete_experiments(preset: Preset, number: int, has_times: 
 # --- Time ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "limit", ["", "soon", "0", "-5m", "3 days", "2d", "500ms", "1h30m", "10k", "nan", "inf"]
-)
+@pytest.mark.parametrize("limit", ["", "soon", "0", "-5m", "3 days", "500ms", "1h30m", "nan"])
 def test_a_time_limit_that_is_none_is_refused(limit: str) -> None:
     with pytest.raises(InputError, match="time limit"):
         parse_time_limit(limit)
@@ -277,35 +262,32 @@ def test_the_tests_have_as_long_as_they_take_but_training_has_most_of_the_time()
     assert 500 < clock.end_of_training(2_000) < 700
 
 
-def test_batches_are_smaller_where_there_is_no_time_for_a_pass() -> None:
-    facts = replace(USUAL, interactions=10**8)
-    assert settings_of(facts, SLOW, 3_600)["training.batch_tokens"] == "512"
-    assert settings_of(facts, Speed(1e-6, 0.0, 0.0), 3_600) == settings_of(facts)
-
-
 def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset) -> None:
-    usual, slow = Speed(1e-6, 1e-6, 1e-6), SLOW
-    assert usual.sample_sizes(600)[0] == 5_000
-    assert slow.sample_sizes(20) == (500, 1_000, 500)  # fewer would leave the choice to chance
-    assert replace(SLOW, counting=0.01).sample_sizes(6_000)[0] < slow.sample_sizes(6_000)[0] < 1_000
-    valid, _, weighed = Speed(1e-6, 1e-6, 1e-4).sample_sizes(3_000)
-    assert weighed > valid  # weights of counts are chosen on more targets than are reported
     held_out = HeldOutParts.find(dataset, "unknown")
-    few, again = sampled(held_out, (50, 60, 70), 0), sampled(held_out, (50, 60, 70), 0)
-    assert [len(part.histories) for part in (few.valid, few.test, few.weighed_on)] == [50, 60, 70]
-    assert few.test.targets.tolist() == again.test.targets.tolist()
-    everything = sampled(held_out, UNKNOWN.sample_sizes(1), 0)
-    assert everything.valid is everything.weighed_on
-    assert len(everything.test.targets) == 150
+
+    def sizes(ranking: float, counting: float, limit: float) -> list[int]:
+        parts = Speed(1e-6, ranking, counting).sample(held_out, limit, 0)
+        return [len(part.histories) for part in (parts.valid, parts.test, parts.weighed_on)]
+
+    assert sizes(1e-6, 1e-6, 600) == [150, 150, 150]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recsys.automatic.clock._LEAST_VALID", 50)
+        patch.setattr("recsys.automatic.clock._LEAST_TEST", 60)
+        assert sizes(0.05, 1e-4, 20)[:2] == [50, 60]  # fewer would leave the choice to chance
+        valid, test, weighed = sizes(0.005, 1e-3, 60)
+        assert valid < test
+        assert valid < weighed  # weights of counts are chosen on more targets than are reported
+        words = held_out, 20, 0
+        first, again = (Speed(1e-6, 0.05, 1e-4).sample(*words).test.targets for _ in range(2))
+        assert first.tolist() == again.tolist()
 
 
 def test_the_speed_is_that_of_steps_and_rankings(
     dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = [(kind.cost, kind.experiment) for kind in kinds_of(LogFacts.of(dataset))]
-    tokens = kinds[0][1].training.batch_tokens
-    words = dataset, Catalogue(dataset.num_items), dataset.holdout("valid")
-    usual = measure(kinds, *words)
+    kind = kinds_of(LogFacts.of(dataset))[0]
+    words = kind.cost, dataset, Catalogue(dataset.num_items), dataset.holdout("valid")
+    usual = measure(kind.experiment, *words)
     assert min(usual.token, usual.ranking, usual.counting) > 0
     step = TrainingModule.training_step
 
@@ -314,8 +296,9 @@ def test_the_speed_is_that_of_steps_and_rankings(
         return step(*arguments)
 
     monkeypatch.setattr(TrainingModule, "training_step", slow)
-    assert measure(kinds, *words).token * tokens > 0.25
-    training = kinds[0][1].training.model_copy(update={"learning_rate": 1e30})
-    spoilt = kinds[0][1].model_copy(update={"training": training})
-    unknown = measure([(1.0, spoilt)], *words)
+    tokens = kind.cost * kind.experiment.training.batch_tokens
+    assert measure(kind.experiment, *words).token * tokens > 0.25
+    training = kind.experiment.training.model_copy(update={"learning_rate": 1e30})
+    spoilt = kind.experiment.model_copy(update={"training": training})
+    unknown = measure(spoilt, *words)
     assert (unknown.token, unknown.ranking) == (0, 0)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from recsys.automatic import finish, race, run
+from recsys.automatic import race, run
 from recsys.automatic.clock import Clock, Speed
 from recsys.automatic.facts import LogFacts
-from recsys.automatic.racer import Course, Racer
-from recsys.automatic.rules import Plan, Preset, choose_shared, propose
+from recsys.automatic.racer import Context, Racer
+from recsys.automatic.rules import Plan, Preset, choose_settings, propose
 from recsys.automatic.state import MeasuredBaseline, State
 from recsys.config import AveragedConfig, dump_experiment, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
@@ -29,7 +29,9 @@ from recsys.training.checkpoints import TrainingState
 from tests.conftest import chains
 
 DIVERGED = InputError("training diverged in epoch 1: the loss is nan")
-FAST = Speed(token=1e-6, ranking=1e-6, counting=1e-6)
+STEPWISE = Speed(token=1e3, ranking=1e-6, counting=1e-6)
+"""So slow that each step is validated."""
+PCTM = MeasuredBaseline("pctm", "", 0.0, 0.1, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -37,32 +39,50 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
     return prepare(chains(150, 12), out=tmp_path_factory.mktemp("data") / "chains")
 
 
+def new_racers(
+    dataset: PreparedDataset,
+    preset: Preset = "fast",
+    speed: Speed = STEPWISE,
+    limit: float = 1e6,
+    averages: bool = False,
+) -> list[Racer]:
+    """Return racers of a new context in the current folder; each moment is far away."""
+    facts, plan = LogFacts.of(dataset), Plan("mine", preset)
+    state, clock = State.open(plan.out, {"seed": 0}, fresh=False), Clock(limit)
+    held_out = HeldOutParts.find(dataset, "unknown")
+    catalogue = Catalogue(dataset.num_items)
+    context = Context(plan, dataset, catalogue, held_out, speed, clock, state, averages)
+    kinds = propose(facts, choose_settings(facts), dataset.config, plan)
+    racers = [Racer.ready(kind, context) for kind in kinds]
+    state.racers = list(racers)
+    return racers
+
+
 @pytest.fixture
 def start(
     dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[Racer]]:
-    """Return racers of a new course; each moment is far away."""
     monkeypatch.chdir(tmp_path)
+    return lambda preset="fast", **changes: new_racers(dataset, preset, **changes)
 
-    def start(
-        preset: Preset = "fast", speed: Speed = FAST, limit: float = 1e6, averages: bool = False
-    ) -> list[Racer]:
-        facts, plan = LogFacts.of(dataset), Plan("mine", preset)
-        state, clock = State.open(plan.out, {"seed": 0}, fresh=False), Clock(limit)
-        held_out = HeldOutParts.find(dataset, "unknown")
-        catalogue = Catalogue(dataset.num_items)
-        course = Course(plan, dataset, catalogue, held_out, speed, clock, state, averages=averages)
-        kinds = propose(facts, choose_shared(facts), dataset.config, plan)
-        racers = [Racer.ready(kind, course) for kind in kinds]
-        state.racers = list(racers)
-        return racers
 
-    return start
+@pytest.fixture(scope="module")
+def trained(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> Racer:
+    """A racer with five validations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("race"))
+        patch.setattr(device, "bf16_share", lambda *_: 0.4)
+        racer = new_racers(dataset)[0]
+        racer.context.state.folder = racer.context.state.folder.resolve()
+        advance(racer, 5)
+    return racer
 
 
 def advance(racer: Racer, validations: int) -> None:
     """Train on until there are so many validations."""
-    racer.train(-math.inf, fewest=validations)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Racer, "is_over", lambda racer, _: len(racer.points) >= validations)
+        racer.train(0.0)
     assert len(racer.points) == validations
 
 
@@ -86,99 +106,97 @@ def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def test_a_paused_or_killed_training_is_the_same_as_one_that_is_not(
-    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., list[Racer]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, paused = start()[0], start()[0]
+    def figures(racer: Racer) -> list[float]:
+        return [point.ndcg for point in racer.points]
+
+    (folder := tmp_path / "whole").mkdir()
+    monkeypatch.chdir(folder)
+    whole = start()[0]
     advance(whole, 3)
-    monkeypatch.setattr("recsys.automatic.state._SAVE_SECONDS", 0.0)
+    monkeypatch.chdir(tmp_path)
+    paused = start()[0]
     advance(paused, 1)
     advance(paused, 2)
-    killed = start()[0]
-    assert [point.ndcg for point in killed.points] == [point.ndcg for point in paused.points]
-    assert killed.seconds > killed.seconds_of_first > 0
-    first, epoch = weights(paused.best), paused.best_epoch
-    for racer in (paused, killed):
-        advance(racer, 3)
-        assert [point.ndcg for point in racer.points] == [point.ndcg for point in whole.points]
-        assert same(weights(racer.latest), weights(whole.latest))
-    assert same(first, weights(paused.best)) == (paused.best_epoch == epoch)
-    killed.course.state.remove()
+    killed = start()[0]  # in another process: what is not on disk is lost
+    assert figures(killed) == figures(paused)
+    assert killed.seconds > killed.validating > 0
+    advance(killed, 3)
+    assert figures(killed) == figures(whole)
+    assert killed.best_epoch == whole.best_epoch
+    for name in ("latest", "best"):
+        last = weights(killed.context.state.read(f"{whole.name}.{name}"))
+        monkeypatch.chdir(folder)
+        assert same(last, weights(whole.context.state.read(f"{whole.name}.{name}")))
+        monkeypatch.chdir(tmp_path)
+    killed.context.state.remove()
     assert not start()[0].points
 
 
 def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
-    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
+    trained: Racer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    racer = start()[0]
-    advance(racer, 3)
-    fitted, best = racer.validated(), racer.best_state
-    assert fitted.curve.best == racer.quality
+    fitted, best = trained.validated(), trained.context.state.read(f"{trained.name}.best")
+    assert best is not None
+    assert fitted.curve.best == trained.quality
     assert fitted.trained_on == ("train",)
-    are_best = same(dict(fitted.model.state_dict()), dict(fitted.curve.best_weights))
-    assert are_best
+    assert same(dict(fitted.model.state_dict()), dict(fitted.curve.best_weights))
     average = weights(best, "state_dict")["model.items.weight"]
     assert torch.equal(average, fitted.curve.best_weights["items.weight"])
-    weight = weights(best)["model.items.weight"]
-    assert not torch.equal(average, weight)
+    assert not torch.equal(average, weights(best)["model.items.weight"])
     starts: list[Any] = []
+    train = Racer._train
 
-    def note(*words: Any) -> Any:
-        starts.append(words[7])
-        return fitted.model, fitted.curve
+    def note(racer: Racer, *words: Any) -> Any:
+        starts.append(weights(words[3])["model.items.weight"])
+        return train(racer, *words)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("recsys.automatic.racer.train", note)
-        racer.refit(math.inf)
-    assert torch.equal(weights(starts[0])["model.items.weight"], weight)
-    refitted = racer.refit(math.inf)
+    monkeypatch.setattr(Racer, "_train", note)
+    monkeypatch.setattr(device, "bf16_share", raises(AssertionError("timed again")))
+    refitted = trained.refit(math.inf)
+    assert torch.equal(starts[0], weights(best)["model.items.weight"])
     assert refitted.trained_on == ("train", "valid")
-    assert refitted.curve.best == racer.quality
+    assert refitted.curve.best == trained.quality
     assert not same(dict(refitted.model.state_dict()), dict(fitted.model.state_dict()))
-    training = racer.chosen_experiment.training
-    assert (training.max_epochs, training.decay_fraction) == (racer.best_epoch, 0)
+    training = trained.chosen_experiment(refitted).training
+    assert (training.max_epochs, training.decay_fraction) == (trained.best_epoch, 0)
     assert training.average_weights
     assert training.refit
+    assert training.precision == "bf16"
 
 
-def test_its_precision_is_settled_once(
-    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In its race and its refit; the settings that repeat them name it."""
-    shares = iter([0.4])
-    monkeypatch.setattr(device, "bf16_share", lambda *_: next(shares))
-    racer = start()[0]
-    advance(racer, 1)
-    advance(racer, 2)
-    racer.refit(math.inf)
-    assert racer.chosen_experiment.training.precision == "bf16"
-
-
-@pytest.mark.parametrize("why", ["no time", "diverged", "stopped"])
+@pytest.mark.parametrize("reason", ["no time", "diverged", "stopped"])
 def test_without_a_refit_the_model_is_the_one_that_was_validated(
-    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch, why: str
+    trained: Racer, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    racer = start()[0]
-    advance(racer, 1)
-    racer.course.clock.stopped = why == "stopped"
-    if why == "diverged":
+    monkeypatch.setattr(trained.context.clock, "stopped", reason == "stopped")
+    if reason == "diverged":
         monkeypatch.setattr("recsys.automatic.racer.train", raises(DIVERGED))
-    fitted = racer.refit(-math.inf if why == "no time" else math.inf)
+    fitted = trained.refit(-math.inf if reason == "no time" else math.inf)
     assert fitted.trained_on == ("train",)
-    assert fitted.curve.best == racer.quality
-    assert fitted.interrupted == (why == "stopped")
+    assert fitted.curve.best == trained.quality
+    assert fitted.interrupted == (reason == "stopped")
 
 
 def test_a_refit_ends_when_its_time_is_over(
-    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
+    trained: Racer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    racer = start()[0]
-    advance(racer, 3)
-    epochs: list[float] = []
-    monkeypatch.setattr(racer.course.state, "note", epochs.append)
-    racer.refit(racer.course.clock.spent + 0.9 * racer.seconds_per_refit_epoch)
+    epochs: list[int] = []
+    train = Racer._train
+
+    def count(racer: Racer, histories: Any, valid: Any, is_over: Any, *rest: Any) -> Any:
+        def counted(epoch: int, metrics: dict[str, float]) -> bool:
+            epochs.append(epoch)
+            return bool(is_over(epoch, metrics))
+
+        return train(racer, histories, valid, counted, *rest)
+
+    monkeypatch.setattr(Racer, "_train", count)
+    trained.refit(trained.context.clock.spent + trained.seconds_of_refit / trained.best_epoch)
     few, epochs[:] = len(epochs), []
-    racer.refit(math.inf)
-    assert few < len(epochs) == racer.best_epoch
+    trained.refit(math.inf)
+    assert few < len(epochs) == trained.best_epoch
 
 
 @pytest.mark.parametrize(
@@ -189,24 +207,23 @@ def test_a_training_without_gains_is_exhausted_later_if_it_is_far_behind_the_bas
     start: Callable[..., list[Racer]], validations: int, best_baseline: float, exhausted: bool
 ) -> None:
     racer = start()[0]
-    qualities = [0.2, *[0.1] * (validations - 1)]  # the first was the best
-    racer.points = [RacePoint(n, n, quality) for n, quality in enumerate(qualities, 1)]
-    baseline = MeasuredBaseline("pctm", "", 0.0, best_baseline, 0.0, 0.0)
-    racer.course.state.baselines = [baseline]
+    of(racer, 0.2, *[0.1] * (validations - 1))  # the first was the best
+    racer.context.state.baselines = [MeasuredBaseline("pctm", "", 0.0, best_baseline, 0.0)]
     assert racer.exhausted == exhausted
 
 
 def test_epochs_are_as_long_as_the_time_and_validations_allow(
     start: Callable[..., list[Racer]],
 ) -> None:
-    def lengths(**changes: Any) -> tuple[int, int]:
-        training = start(**changes)[0].experiment.training
+    def lengths(*speed: float, limit: float = 1e6) -> tuple[int, int]:
+        training = start(speed=Speed(*speed), limit=limit)[0].experiment.training
         return training.epochs_per_pass, training.validate_every
 
-    usual = lengths()
-    assert usual[1] > 1  # a pass has few steps
-    assert lengths(speed=Speed(1e-3, 1e-6, 0.0), limit=30)[1] < usual[1]
-    assert lengths(speed=Speed(1e-6, 1e-2, 0.0))[1] > usual[1]  # validations are slow
+    parts, usual = lengths(1e-6, 1e-6, 0.0)
+    assert parts == 1 < usual  # a pass of this log has few steps
+    assert lengths(1e-6, 1e-2, 0.0)[1] > usual
+    assert lengths(1e-3, 1e-6, 0.0, limit=30)[1] < usual
+    assert lengths(1.0, 1e-6, 0.0, limit=30)[0] > 1
 
 
 # --- The race ------------------------------------------------------------------------------------
@@ -214,11 +231,9 @@ def test_epochs_are_as_long_as_the_time_and_validations_allow(
 
 def test_half_of_the_field_drops_out_each_rung(start: Callable[..., list[Racer]]) -> None:
     racers, said = start("balanced", limit=1e-3), list[str]()
-    racers[0].course.announce = said.append
-    for racer in racers:
-        racer.rung = None
+    racers[0].context.announce = said.append
     racers[0].points.append(RacePoint(0, 0, 0.0))  # the field was chosen before
-    ranked = race.race(racers[0].course, racers)
+    ranked = race.race(racers[0].context, racers)
     assert [racer.rung for racer in ranked] == [None, 2, 1, 1]
     assert all(racer.points for racer in ranked)  # each had a chance
     assert said[0].startswith("rung 1 of 2")
@@ -229,59 +244,34 @@ def test_a_short_race_is_run_by_those_that_it_can_compare(
 ) -> None:
     racers = start("balanced")
     needed = sum(racer.expected_interval for racer in racers)
-    race.choose_field(racers, 3 * 2 * needed)  # three validations in two rungs
-    assert not any(racer.rung == 0 for racer in racers)
-    race.choose_field(racers, 3 * min(racer.expected_interval for racer in racers))
-    (only,) = [racer for racer in racers if racer.rung is None]
+    assert race.choose_field(racers, 3 * 2 * needed) == racers  # three validations in two rungs
+    (only,) = race.choose_field(racers, 3 * min(racer.expected_interval for racer in racers))
     assert only.kind.cost == min(racer.kind.cost for racer in racers)
 
 
-def test_a_kind_that_costs_more_than_estimated_is_not_dropped_by_chance(
-    start: Callable[..., list[Racer]],
-) -> None:
-    racer = start()[0]
-    racer.train(-math.inf, 3, latest=math.inf)
-    assert len(racer.points) == 3
-    racer.train(-math.inf, 4, latest=-math.inf)
-    assert len(racer.points) == 3
-
-
-def test_those_that_fail_drop_out_and_one_that_was_left_out_takes_their_place(
+def test_those_that_fail_drop_out(
     start: Callable[..., list[Racer]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    racers = start("balanced")
-    cheapest, other, last, left_out = sorted(racers, key=lambda racer: racer.kind.cost)
-    cheapest.rung = left_out.rung = 0
-    advance(last, 1)
-    train = Racer._train
-
-    def fail(racer: Racer, *words: Any) -> Any:
-        if racer in {other, last}:
-            raise DIVERGED
-        return train(racer, *words)
-
-    monkeypatch.setattr(Racer, "_train", fail)
-    ranked = race.race(racers[0].course, racers)
-    assert ranked[0] is last  # its best epoch before is used
-    assert last.exhausted
+    first, other = racers = start()
+    advance(first, 1)
+    monkeypatch.setattr(Racer, "_train", raises(DIVERGED))
+    assert race.race(first.context, racers) == [first]  # its best epoch before is used
+    assert first.exhausted
     assert other.failure == str(DIVERGED)
-    last.points.clear()
-    racers[0].course.state.began.clear()
-    racers[0].course.clock.limit = 1e-3
-    ranked = race.race(racers[0].course, racers)
-    assert ranked[0] is cheapest
-    assert cheapest.points
-    assert "drops out" in caplog.text
+    assert f"{other.name} drops out" in caplog.text
+    first.points.clear()
+    with pytest.raises(InputError, match="diverged"):
+        race.race(first.context, racers)
 
 
 @pytest.mark.parametrize("step", ["race", "train_on", "finish"])
 def test_ctrl_c_ends_the_training_with_the_best_so_far(
     start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    racers = start("balanced", averages=True)
-    course, called, finish_models = racers[0].course, list[str](), finish.finish
+    racers = start(averages=True)
+    context, called, finish = racers[0].context, list[str](), race.finish
 
     def ctrl_c_at(name: str, result: Callable[[], Any]) -> Any:
         called.append(name)
@@ -291,48 +281,41 @@ def test_ctrl_c_ends_the_training_with_the_best_so_far(
 
     for name in ("race", "train_on"):
         monkeypatch.setattr(run, name, lambda *_, name=name: ctrl_c_at(name, lambda: racers))
-    monkeypatch.setattr(
-        run, "finish", lambda *words: ctrl_c_at("finish", lambda: finish_models(*words))
-    )
+    monkeypatch.setattr(run, "finish", lambda *words: ctrl_c_at("finish", lambda: finish(*words)))
     advance(racers[1], 1)
-    finished = run.train_models(course, racers)
+    finished = run.train_models(context, racers)
     assert finished is not None
     assert finished.fitted.interrupted
-    assert finished.trained.trained_on == ("train",)
-    assert not finished.trained.rising
-    assert sorted((racer.outcome, racer.chosen) for racer in racers) == [
-        *[("stopped by Ctrl-C", False)] * 3,
-        ("won", True),
-    ]
+    assert finished.fitted.trained_on == ("train",)
+    assert not finished.rising
+    outcomes = [(entry.outcome, entry.chosen) for entry in context.state.racers]
+    assert outcomes == [("won", True), ("stopped by Ctrl-C", False)]
 
 
 def test_ctrl_c_before_a_validation_leaves_the_baselines_if_there_are_any(
     start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    racers = start("balanced")
+    racers = start()
     monkeypatch.setattr("recsys.automatic.racer.train", raises(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        run.train_models(racers[0].course, racers)
-    racers[0].course.state.baselines = [MeasuredBaseline("pctm", "", 0.0, 0.1, 0.0, 0.0)]
-    assert run.train_models(racers[0].course, racers) is None
+        run.train_models(racers[0].context, racers)
+    racers[0].context.state.baselines = [PCTM]
+    assert run.train_models(racers[0].context, racers) is None
 
 
 def test_baselines_are_tuned_within_their_time(start: Callable[..., list[Racer]]) -> None:
-    course, protocol = (racer := start()[0]).course, racer.kind.experiment
-    race.tune_baselines(course, protocol)
-    state = course.state
-    assert {b.name for b in state.baselines} == set(baselines_of(protocol, course.dataset))
+    context, protocol = (racer := start()[0]).context, racer.kind.experiment
+    race.tune_baselines(context, protocol)
+    state = context.state
+    assert {b.name for b in state.baselines} == set(baselines_of(protocol, context.dataset))
     assert state.baselines[0].ndcg_at_10 == max(b.ndcg_at_10 for b in state.baselines)
-    known = State.open(course.plan.out, {"seed": 0}, fresh=False)
+    known = State.open(context.plan.out, {"seed": 0}, fresh=False)
     assert known.baselines == state.baselines
     assert [b.tuned for b in known.baselines] == [b.tuned for b in state.baselines]
-    del state.baselines[3:]
-    kept = list(state.baselines)
-    race.tune_baselines(course, protocol)
-    assert len(state.baselines) == len(known.baselines)  # the others were tuned again
-    assert kept == [b for b in state.baselines if b in kept]
-    short = start(limit=1e-9)[0].course
-    short.state.baselines, short.state.began = [], {}
+    race.tune_baselines(context, protocol)
+    assert state.baselines == known.baselines  # none is tuned again
+    short = start(limit=1e-9)[0].context
+    short.state.baselines = []
     race.tune_baselines(short, protocol)
     assert not short.state.baselines
 
@@ -341,127 +324,98 @@ def test_baselines_are_tuned_within_their_time(start: Callable[..., list[Racer]]
 
 
 def of(racer: Racer, *qualities: float) -> None:
-    """Say that a racer had these validations, one an epoch; it cannot train on."""
+    """Say that a racer had these validations, one an epoch of a second."""
     racer.points = [RacePoint(n, n, quality) for n, quality in enumerate(qualities, 1)]
     racer.seconds = float(len(qualities))
-    racer.best = TrainingState({})
 
 
-def test_partners_are_of_another_kind_the_best_after_as_many_epochs_first(
+def test_a_partner_is_the_best_of_another_kind_after_as_many_epochs(
     start: Callable[..., list[Racer]],
 ) -> None:
     racers = {racer.name: racer for racer in start("best", averages=True)}
-    hstu, dot = racers["hstu"], racers["dot-product"]
-    summed, averaged = racers["target-attention"], racers["target-attention-average"]
+    hstu, dot, summed = racers["hstu"], racers["dot-product"], racers["target-attention"]
     of(dot, 0.1, 0.2, 0.3)
-    of(racers["gated-rotary"], 0.1, 0.2, 0.4)
+    of(racers["gated-rotary"], 0.1, 0.2, 0.4)  # a dot product, too
     of(hstu, 0.1, 0.15, 0.2, 0.5)
     of(summed, 0.1, 0.2, 0.3)
-    of(averaged, 0.4)  # too few validations to say
-    assert race.partners([dot, *racers.values()])[:2] == [summed, hstu]
-    assert hstu not in race.partners([hstu, dot])
-    hstu.forget()
-    assert hstu not in race.partners([dot, hstu, summed])
+    of(racers["target-attention-average"], 0.4)  # too few validations to say
+    assert race.partner([dot, *racers.values()]) is summed
+    assert race.partner([dot, hstu]) is hstu
+    assert race.partner([dot]) is None
 
 
 @pytest.mark.parametrize(
     ("left", "epochs", "expected"),
-    [
-        (100, 2, ["train the other", "both"]),  # the winner gains nothing more
-        (3, 2, ["train the other", "both"]),
-        (0.5, 2, ["one"]),  # no time for the epochs that it lacks
-        (0.5, 4, ["both"]),  # it has enough
-    ],
+    [(100, 2, 2), (3, 2, 2), (0.5, 2, 1), (0.5, 3, 2)],  # the last has enough epochs
 )
 def test_another_kind_trains_if_time_is_left(
     start: Callable[..., list[Racer]],
     monkeypatch: pytest.MonkeyPatch,
     left: float,
     epochs: int,
-    expected: list[str],
+    expected: int,
 ) -> None:
     racers = {racer.name: racer for racer in start("best", averages=True)}
     winner, other = racers["dot-product"], racers["hstu"]
-    course, happened = winner.course, list[str]()
-    of(winner, 0.1, 0.1, 0.1, 0.2, 0.3, 0.41, 0.42, 0.42, 0.42, 0.42)  # 95% after six epochs
+    context = winner.context
+    of(winner, *[0.1] * 12)
     of(other, *[0.1 * n for n in range(1, epochs + 1)])
-    monkeypatch.setattr(Course, "moment", lambda *_: course.clock.spent + left)
+    monkeypatch.setattr(Context, "moment", lambda *_: context.clock.spent + left)
     monkeypatch.setattr(Racer, "train", lambda racer, _: None)
-    course.announce = lambda what: (
-        happened.append("train the other") if "the mean" in what else None
-    )
-    members = race.train_on(course, [winner, other])
-    assert [*happened, "both" if other in members else "one"] == expected
-    course.averages = False
-    assert race.train_on(course, [winner, other]) == [winner]
+    monkeypatch.setattr(race, "_MOST_MEMBERS", 2)
+    monkeypatch.setattr(Racer, "seconds_of_refit", math.inf)
+    assert race.train_on(context, [winner, other]) == [winner, other][:expected]
+    context.averages = False
+    assert race.train_on(context, [winner, other]) == [winner]
 
 
 def test_the_winner_trains_again_with_other_seeds_while_time_is_left(
     start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    winner, *others = start(averages=True)
-    for racer in others:
-        racer.forget()
-    course = winner.course
-    course.state.add(winner, *others)
+    winner = start(averages=True)[0]
+    context = winner.context
+    context.state.racers = [winner]
     advance(winner, 2)
-    needed = winner.best_epoch * (winner.seconds_per_epoch + winner.seconds_per_refit_epoch)
-    monkeypatch.setattr(Course, "moment", lambda *_: course.clock.spent + 0.5 * needed)
+    needed = winner.best_epoch * winner.seconds_per_epoch + winner.seconds_of_refit
     monkeypatch.setattr(Racer, "exhausted", property(lambda racer: racer is winner))
-    assert race.train_on(course, [winner, *others]) == [winner]
-    monkeypatch.setattr(Course, "moment", lambda *_: course.clock.spent + 100 * needed)
-    members = race.train_on(course, [winner, *others])
+    monkeypatch.setattr(Context, "moment", lambda *_: context.clock.spent + 0.5 * needed)
+    assert race.train_on(context, [winner]) == [winner]
+    monkeypatch.setattr(Context, "moment", lambda *_: context.clock.spent + 100 * needed)
+    members = race.train_on(context, [winner])
     assert [member.name for member in members[1:]] == [f"{winner.name}-{n}" for n in (2, 3)]
     seeds = [member.experiment.seed for member in members]
     assert seeds == [seeds[0], seeds[0] + 1, seeds[0] + 2]
     assert all(member.points and member.family == winner.family for member in members)
-    assert [entry.name for entry in course.state.racers][-2:] == [m.name for m in members[1:]]
-    finish.tell_outcomes(course, [winner.name, members[1].name])
-    outcomes = {entry.name: entry.outcome for entry in course.state.racers}
-    assert outcomes[members[1].name] == f"trained for a mean, averaged with {winner.name}"
-    assert outcomes[members[2].name] == "trained for a mean"
+    assert context.state.racers == members
+    race.tell_outcomes(context, [winner.name, members[1].name])
+    outcomes = [entry.outcome for entry in context.state.racers]
+    assert outcomes[1:] == [f"won, averaged with {winner.name}", "adds nothing"]
     # An interrupted run finds what they had come to.
-    course.state.write(course.clock.spent)
-    course.state = State.open(course.plan.out, {"seed": 0}, fresh=False)
-    resumed = Racer.ready(winner.kind.again(1), course)
-    assert resumed.is_again
-    assert resumed.points == members[1].points[: len(resumed.points)]
+    context.state = State.open(context.plan.out, {"seed": 0}, fresh=False)
+    assert Racer.ready(winner.kind.again(1), context).points == members[1].points
 
 
-@pytest.mark.parametrize(
-    ("mean", "chosen"), [(0.504, ["second"]), (0.52, ["second", "first"]), (0.40, ["second"])]
-)
-def test_a_mean_must_be_better_than_the_best_by_a_hundredth(
+@pytest.mark.parametrize(("needed", "kind"), [(-1.0, "averaged"), (9.0, "one model")])
+def test_a_mean_must_be_better_than_its_first_member(
     start: Callable[..., list[Racer]],
     monkeypatch: pytest.MonkeyPatch,
-    mean: float,
-    chosen: list[str],
+    needed: float,
+    kind: str,
 ) -> None:
-    first, second = start(averages=True)
-    advance(first, 1)
-    advance(second, 1)
-    names = {first: "first", second: "second"}
-    figures = iter([0.45, 0.50, mean])  # the winner of the race is worse with counts
-    monkeypatch.setattr(finish, "_with_counts", lambda *_: (next(figures), []))
-    members, choice = finish.choose_members(first.course, [first, second])
-    assert [names[member] for member in members] == chosen
+    racers = start(averages=True)
+    for racer in racers:
+        advance(racer, 1)
+    monkeypatch.setattr(race, "_GAIN_OF_MEAN", needed)
+    members, choice = race.choose_members(racers[0].context, racers)
+    assert members == (racers if kind == "averaged" else racers[:1])
     assert choice is not None
-    assert choice.value == ("averaged" if len(chosen) > 1 else "one model")
-    assert f"{mean:.4f}, 0.5000 of {second.name} and 0.4500 of {first.name} alone" in choice.reason
-
-
-@pytest.mark.parametrize("why", ["No other model", "No time was left"])
-def test_a_mean_that_cannot_be_tried_says_why(start: Callable[..., list[Racer]], why: str) -> None:
-    first, second = start(averages=True)
-    of(first, 0.2)
-    of(second, 0.3)
-    racers = [first] if why == "No other model" else [first, second]
-    if why == "No time was left":
-        first.course.clock.limit = 0.0
-    members, choice = finish.choose_members(first.course, racers)
-    assert members == [racers[-1]]
+    assert choice.value == kind
+    assert f"{racers[0].quality:.4f} of {racers[0].name}; " in choice.reason
+    assert ("which is not 900% better" in choice.reason) == (kind == "one model")
+    alone, choice = race.choose_members(racers[0].context, racers[:1])
+    assert alone == racers[:1]
     assert choice is not None
-    assert choice.reason.startswith(why)
+    assert "no other model had the time" in choice.reason
 
 
 def test_the_settings_of_a_mean_have_the_trainings_of_all(
@@ -470,19 +424,18 @@ def test_the_settings_of_a_mean_have_the_trainings_of_all(
     chosen = []
     for number, racer in enumerate(start(), 1):
         advance(racer, number)
-        training = racer.chosen_experiment.training.model_copy(
-            update={"exclude_seen": number == 1 or None}
-        )
-        chosen.append(racer.chosen_experiment.model_copy(update={"training": training}))
-    mean = finish.averaged_experiment(chosen)
+        experiment = racer.chosen_experiment(racer.validated())
+        changes = {"exclude_seen": number == 1 or None}
+        training = experiment.training.model_copy(update=changes)
+        chosen.append(experiment.model_copy(update={"training": training}))
+    mean = race.averaged_experiment(chosen)
     assert isinstance(mean.model, AveragedConfig)
     for index, (member, alone) in enumerate(zip(mean.model.members, chosen, strict=True)):
         trained = member_experiment(mean, member, index).training
         assert member.model == alone.model
-        assert trained.exclude_seen == alone.training.exclude_seen
-        assert trained.max_epochs == alone.training.max_epochs <= mean.training.patience
-        assert trained.decay_fraction == alone.training.decay_fraction
-        assert trained.validate_every == alone.training.validate_every
+        assert trained.max_epochs <= mean.training.patience
+        for name in ("exclude_seen", "max_epochs", "decay_fraction", "validate_every"):
+            assert getattr(trained, name) == getattr(alone.training, name)
     file = tmp_path / "mean.yaml"
     file.write_text(dump_experiment(mean))
     assert load_experiment(file) == mean

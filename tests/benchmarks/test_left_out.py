@@ -27,7 +27,7 @@ def test_a_log_with_the_rule_that_the_others_make(
     name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     sizes, left_out = OTHER_SIZES.get(name, {}), OTHER_KINDS.get(name)
-    choose = rules.choose_shared
+    choose = rules.choose_settings
 
     def choose_without(*words: Any) -> list[Choice]:
         return [
@@ -37,7 +37,7 @@ def test_a_log_with_the_rule_that_the_others_make(
             for choice in choose(*words)
         ]
 
-    monkeypatch.setattr(run, "choose_shared", choose_without)
+    monkeypatch.setattr(run, "choose_settings", choose_without)
     order = tuple(kind for kind in rules._DENSE_ORDER if kind != left_out)
     monkeypatch.setattr(rules, "_DENSE_ORDER", order)
     run_log(name, "without", monkeypatch, request)

@@ -16,8 +16,8 @@ from rich.progress import Progress
 
 from recsys.api import _as_call
 from recsys.automatic.clock import Clock as RunClock
-from recsys.automatic.racer import Course
-from recsys.automatic.run import _Show
+from recsys.automatic.racer import Context
+from recsys.automatic.run import show_steps
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
@@ -190,28 +190,14 @@ def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     assert logged == [(level, f"{experiment.name}: epoch {epoch}") for epoch in (1, 2, 3)]
 
 
-def test_without_a_terminal_an_automatic_run_logs_what_it_tries(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("DEBUG")
-    for terminal in (Recorded(80, terminal=False), Recorded(80)):
-        with terminal.view() as view:
-            _Show(view, "mine", RunClock(3600.0))("rung 1 of 2")
-            _Show(view, "mine", RunClock(60.0, before=72.0))("testing")
-    assert [record.getMessage() for record in caplog.records] == [
-        "mine: rung 1 of 2; 1:00:00 left",
-        "mine: testing; 0:00:12 over",
-    ]
-
-
 def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
     terminal = Recorded(80)
     with terminal.view() as view:
-        show = _Show(view, "mine", RunClock(60.0, before=72.0))
+        show = show_steps(view, "mine", RunClock(60.0, before=72.0))
         best = SimpleNamespace(ndcg_at_10=0.1234, name="sequential_rules")
-        state = SimpleNamespace(baselines=[best], racers=[], note=lambda _: None)
-        course: Any = SimpleNamespace(state=state, clock=RunClock(60.0), announce=show)
-        Course.say(course, "testing baseline 1 of 8: sequential_rules")
+        state = SimpleNamespace(baselines=[best], racers=[])
+        context: Any = SimpleNamespace(state=state, clock=RunClock(60.0), announce=show)
+        Context.say(context, "testing baseline 1 of 8: sequential_rules")
         view.refresh()
     (line, *_) = [line for line in terminal.pictures if "testing" in line]
     assert " 0:00:12 over testing baseline 1 of 8: sequenti" in line
