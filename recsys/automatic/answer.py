@@ -16,6 +16,7 @@ from recsys.automatic.racer import Context
 from recsys.automatic.state import MeasuredBaseline
 from recsys.config import Experiment, flatten
 from recsys.data.audit import audit
+from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
 from recsys.experiments.fit import FinalScorer, evaluate_and_write
@@ -24,9 +25,9 @@ from recsys.machine import peak_memory_mib
 from recsys.reports.comparison import compare
 from recsys.reports.run_page import (
     Choice,
+    RacePoint,
     Racer,
     RunReport,
-    TunedBaseline,
     examples_of,
     write_run_report,
 )
@@ -166,22 +167,13 @@ def _ndcg(ranks: RankTable) -> float:
 
 def write_page(
     context: Context,
+    finished: Finished | None,
     answer: Answer,
     other_runs: Sequence[str],
     choices: Sequence[Choice],
-    next_steps: Sequence[str],
     command: str,
 ) -> Path:
-    """Write the page of a run, and return its path.
-
-    Args:
-        context: what all steps share.
-        answer: the answer.
-        other_runs: the MLflow runs beside the answer.
-        choices: the settings that follow from the log.
-        next_steps: what a user may try next, in sentences.
-        command: the command that makes the page again.
-    """
+    """Write the page of a run; it shows the answer beside other runs, and how to make it again."""
     run, state, dataset, out = answer.run, context.state, context.dataset, context.plan.out
     recommender = Recommender.load(run.bundle, dataset)
     seconds_of_examples = context.clock.seconds_of_page / 2
@@ -193,15 +185,14 @@ def write_page(
         command=command,
         date=datetime.now(UTC),
         seconds=context.clock.spent,
-        answer=run.run_id,
-        choices=tuple(choices),
-        racers=tuple(
+        choices=choices,
+        racers=[
             Racer(entry.name, entry.description, tuple(entry.points), entry.outcome, entry.chosen)
             for entry in state.racers
-        ),
-        baselines=tuple(_shown(baseline) for baseline in state.baselines),
+        ]
+        + [_baseline(baseline) for baseline in state.baselines],
         examples=examples_of(recommender, dataset, seconds=seconds_of_examples),
-        next_steps=tuple(next_steps),
+        next_steps=_next_steps(finished, answer, dataset),
         versions={
             "peak memory": f"{peak_memory_mib()[artifacts.PEAK_MEMORY]:,.0f} MiB",
             "machine": describe_machine(),
@@ -212,44 +203,25 @@ def write_page(
     return write_run_report(out / artifacts.REPORT, report)
 
 
-def advise(finished: Finished | None, answer: Answer, *, has_features: bool) -> list[str]:
+def _next_steps(finished: Finished | None, answer: Answer, dataset: PreparedDataset) -> list[str]:
     """Return what a user may try next, in sentences, the most promising first."""
-    steps: list[str] = []
-    if finished is not None and finished.rising:
-        steps.append(
-            f"{finished.name} was still rising when its time was over: give the run more with "
-            "--time-limit."
-        )
+    text = f"The settings are in {artifacts.SETTINGS}: change one, train it with recsys train "
+    steps = [f"{text}under another name, and put both runs side by side with recsys compare."]
+    if len(dataset.item_table.columns) == 1:
+        steps.insert(0, "With --items TABLE pages and explanations show the names of the items.")
     if answer.beaten:
-        steps.append(
-            "No model beat the best baseline: there may be too few interactions to learn from, or "
-            "too little time. A longer log (--since, --user-minimum 1) or more time may change it."
-        )
-    if not has_features:
-        steps.append(
-            "The items have no features: with --items TABLE, pages and explanations show their "
-            "names, and models may read them (model.item_features)."
-        )
-    steps.append(
-        f"The settings are in {artifacts.SETTINGS}: change one, train it with recsys train under "
-        "another name, and put both runs side by side with recsys compare."
-    )
+        steps.insert(0, "No model beat the best baseline: a longer log or more time may change it.")
+    if finished is not None and finished.rising:
+        steps.insert(0, f"{finished.name} was still rising: give it more time with --time-limit.")
     return steps
 
 
-def _shown(baseline: MeasuredBaseline) -> TunedBaseline:
+def _baseline(baseline: MeasuredBaseline) -> Racer:
     settings = baseline.tuned.settings
     fields = {} if settings is None else asdict(settings)
-    words = (f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in fields.items())
-    return TunedBaseline(baseline.name, ", ".join(words), baseline.ndcg_at_10, baseline.seconds)
-
-
-def _in_words(value: object) -> str:
-    """Return a setting as text, with four digits of a number that has many.
-
-    >>> _in_words(0.040474905558553695), _in_words(2.0), _in_words(None), _in_words(True)
-    ('0.04047', '2', 'all', 'true')
-    """
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "all" if value is None else str(value).lower()
+    words = ", ".join(
+        f"{name.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in fields.items()
+    )
+    point = RacePoint(baseline.seconds, 0, baseline.ndcg_at_10)
+    return Racer(baseline.name, words, (point,), "a baseline, tuned")

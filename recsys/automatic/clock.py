@@ -151,14 +151,9 @@ def measure(
     catalogue: Catalogue,
     valid: Holdout,
 ) -> Speed:
-    """Train a new model for a few steps, and rank some validation targets by it and by counts.
+    """Train a new model, of a cost, for a few steps; rank validation targets by it and by counts.
 
-    Args:
-        experiment: its settings. Of one that cannot be trained the speed is 0; the race says why.
-        cost: the time of its steps, in steps of a model whose cost is 1.
-        dataset: the prepared dataset, with the features that the model reads.
-        catalogue: its items.
-        valid: the validation targets.
+    The speed of one that cannot be trained is 0; the race says why.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.

@@ -84,10 +84,7 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
 
 
 def race(context: Context, racers: list[Racer]) -> list[Racer]:
-    """Train racers in rungs of equal time, and drop the worse half after each.
-
-    Returns:
-        Those with a validation, best first: by the rung that they reached, then by NDCG@10.
+    """Train racers in rungs of equal time, drop the worse half after each; return the best first.
 
     Raises:
         InputError: none can be trained.
@@ -143,9 +140,8 @@ def _merit(racer: Racer) -> tuple[float, float]:
 def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
     """Train the winner of a race on while it gains; then others for a mean, if time is left.
 
-    Returns:
-        The winner, one of another kind if it has trained for long enough, and the winner's kind
-        again with other seeds, `_MOST_MEMBERS` in all.
+    These are one of another kind, if it has trained for long enough, and the winner's kind again
+    with other seeds, `_MOST_MEMBERS` in all.
     """
     winner, clock = ranked[0], context.clock
     context.say(f"training {winner.name}")
@@ -231,11 +227,7 @@ def mean_of_members(
 
 
 def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
-    """Return the experiment that trains all members from the beginning, and averages them.
-
-    Args:
-        members: experiments that differ in the model and in the length of the training only.
-    """
+    """Return the experiment that trains all members from the beginning, and averages them."""
     first, longest = members[0], max(member.training.max_epochs for member in members)
     own = {"max_epochs", "decay_fraction", "validate_every", "exclude_seen"}
     trees = [

@@ -20,7 +20,7 @@ Preset = Literal["fast", "balanced", "best"]
 
 TIME_LIMITS: dict[Preset, float] = {"fast": 300.0, "balanced": 900.0, "best": 3600.0}
 """Seconds of each preset if no limit is given."""
-_NUM_KINDS = {"fast": 2, "balanced": 4, "best": 6}
+_NUM_KINDS = {"fast": 2, "balanced": 4, "best": 5}
 _REPEATS = 0.05
 """From this share of repeated items on, seen items are recommended."""
 _LENGTHS = (10, 20, 30, 50, 75, 100, 150, LONGEST)
@@ -37,7 +37,6 @@ _DENSE_ORDER = (
     "target-attention-average",
     "gated-rotary",
     "target-attention",
-    "gated-target-attention",
     "dot-product",
 )
 _SPARSE_ORDER = (
@@ -46,7 +45,6 @@ _SPARSE_ORDER = (
     "hstu",
     "gated-rotary",
     "target-attention-average",
-    "gated-target-attention",
 )
 """The kinds of model, those first that won on logs with many, or few, interactions per item."""
 
@@ -135,14 +133,7 @@ _FEATURES = "model.interaction_features"
 def propose(
     facts: LogFacts, settings: Sequence[Choice], data: DataConfig, plan: Plan
 ) -> list[Kind]:
-    """Return the kinds of model of a race, those that are most likely to win first.
-
-    Args:
-        facts: those of the log.
-        settings: those that all have; see `choose_settings`.
-        data: the settings of the data.
-        plan: name, preset, seed and store.
-    """
+    """Return the kinds of model of a race with their settings, the most likely to win first."""
     overrides = [f"{choice.setting}={choice.value}" for choice in settings]
     overrides = [override for override in overrides if not override.startswith(_FEATURES)]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
@@ -208,10 +199,5 @@ def _models(facts: LogFacts) -> dict[str, tuple[str, float, dict[str, Any]]]:
             f"SASRec: encoder{filtered} and dot product",
             1.0,
             {**plain, "head": dot},
-        ),
-        "gated-target-attention": (
-            "gated blocks with rotary positions and target attention",
-            2.5,
-            {**gated, "head": summed},
         ),
     }

@@ -17,7 +17,6 @@ from rich.progress import Progress
 
 from recsys.automatic.answer import (
     Answer,
-    advise,
     answer_with_baseline,
     answer_with_model,
     evaluate_baselines,
@@ -174,8 +173,7 @@ def run_automatically(
     runs = [answer.beaten, *runs] if answer.beaten else runs
     context.say("writing the page")
     with context.phases.timed("page"):
-        steps = advise(finished, answer, has_features=len(dataset.item_table.columns) > 1)
-        page = write_page(context, answer, runs, choices, steps, command)
+        page = write_page(context, finished, answer, runs, choices, command)
     state.remove()  # not before: a run that is killed here resumes
     return FittedLog(dataset, state, choices, answer, runs, page, clock.spent)
 

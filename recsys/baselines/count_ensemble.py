@@ -1,10 +1,8 @@
 """The count ensemble: the scores of a trained model plus weighted counts.
 
 A Transformer trained on tens of thousands of users does not retain what counts know: how often one
-item followed another; where purchases repeat, how often the user bought each item; and, where
-tastes move on, what everybody bought of late. The sum ranks better than any part. The transition
-counts are those of `PCTM`; all weights are chosen on validation after the model is trained, so
-nothing leaks into the training.
+item followed another; how often the user bought each item; what everybody bought of late. The sum
+ranks better than any part. All weights are chosen on validation after the model is trained.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from scipy.sparse import csr_array
 
 from recsys.baselines.counts import item_counts
 from recsys.baselines.popularity import Popularity, RepeatCounts
-from recsys.baselines.saved import opened, read_counts, read_settings, save_counts
+from recsys.baselines.saved import finite, opened, read_counts, save_counts
 from recsys.baselines.transitions import PCTM
 from recsys.data.histories import Histories
 from recsys.inference.scorer import Blend, Scorer
@@ -102,11 +100,7 @@ class CountEnsemble:
         return added
 
     def items_read(self, model: int) -> int | None:
-        """Return how many of the newest items influence the sum; None if all do.
-
-        Args:
-            model: how many of them the model reads.
-        """
+        """Return how many of the newest items influence the sum with a model that reads so many."""
         return None if self.repeat_weight else max(model, self.counts.settings.history_length)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -123,5 +117,5 @@ class CountEnsemble:
         """
         with opened(path, _HEADER, "a count ensemble") as (tensors, facts):
             counts = read_counts(PCTM, tensors, facts, num_items)
-            weights = read_settings(dict[str, float], facts["weights"])
-            return cls(counts, *(weights[name] for name in _WEIGHTS))
+            weights = np.array([facts["weights"][name] for name in _WEIGHTS], dtype=np.float64)
+            return cls(counts, *finite("weights", weights).tolist())

@@ -125,12 +125,8 @@ def entries_at(
 ) -> NDArray[np.float64]:
     """Look up entries by binary search within each row; zero if there is none.
 
-    scipy's own look-up reads entire rows unless there are more look-ups than entries.
-
-    Args:
-        matrix: the stored entries; their indices are sorted in place if they are not.
-        rows: indices of rows, of a shape that broadcasts with the columns.
-        columns: indices of columns.
+    scipy's own look-up reads entire rows unless there are more look-ups than entries. The rows
+    have a shape that broadcasts with the columns; the matrix is sorted in place.
     """
     matrix.sort_indices()
     if not matrix.nnz:

@@ -37,14 +37,7 @@ class ItemKNNSettings:
     neighbours: int = 100
     """k: only the k most similar items of each item count."""
     decay: float = 0.8
-    """Weight of each item of a history relative to the next newer one. With 0 only the newest item
-    counts; with 1 the order does not matter."""
-
-    def __post_init__(self) -> None:
-        if self.neighbours < 1:
-            raise ValueError(f"neighbours must be at least 1, not {self.neighbours}")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay must be from 0 to 1, not {self.decay}")
+    """Weight of each item of a history relative to the next newer one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +53,6 @@ class ItemKNN(CountScorer):
     similarities: csr_array
     """Cosines by item tokens [h, a]; only those of the nearest items are stored."""
     counts: NDArray[np.float64]
-    """Occurrences by item token [I + 1]."""
     settings: ItemKNNSettings
 
     @classmethod
@@ -72,9 +64,6 @@ class ItemKNN(CountScorer):
         from sklearn.neighbors import NearestNeighbors  # type: ignore[import-untyped]
 
         settings = settings or ItemKNNSettings()
-        counts = item_counts(histories, num_items)
-        if not len(histories):
-            return cls(csr_array((num_items + 1, num_items + 1)), counts, settings)
         # PAD, which no user has, is at the largest distance.
         near = min(settings.neighbours, num_items)
         search = NearestNeighbors(n_neighbors=near, metric="cosine", algorithm="brute")
@@ -83,7 +72,7 @@ class ItemKNN(CountScorer):
             similarities = csr_array(search.kneighbors_graph(mode="distance"))
         similarities.data = np.maximum(1 - similarities.data, 0)
         similarities.eliminate_zeros()
-        return cls(similarities, counts, settings)
+        return cls(similarities, item_counts(histories, num_items), settings)
 
     def scores_of(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
@@ -100,10 +89,6 @@ class EASESettings:
     l2: float = 300.0
     """λ: added to the number of users of each item; the larger, the smaller the weights."""
 
-    def __post_init__(self) -> None:
-        if not self.l2 > 0:
-            raise ValueError(f"l2 must be above 0, not {self.l2}")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EASE(CountScorer):
@@ -118,7 +103,6 @@ class EASE(CountScorer):
     weights: NDArray[np.float32]
     """B, by item tokens [I + 1, I + 1]."""
     counts: NDArray[np.float64]
-    """Occurrences by item token [I + 1]."""
 
     @classmethod
     def fit(
@@ -131,8 +115,7 @@ class EASE(CountScorer):
         """
         if num_items > MAX_ITEMS:
             raise InputError(
-                f"ease: the catalogue has {num_items:,} items, more than {MAX_ITEMS:,}: "
-                "its square would not fit into memory"
+                f"ease: the catalogue has {num_items:,} items, more than {MAX_ITEMS:,}"
             )
         settings = settings or EASESettings()
         has = user_items(histories, num_items).astype(np.float32)
@@ -160,27 +143,19 @@ class EASE(CountScorer):
 class MatrixFactorisationSettings:
     """How the matrix is weighted and truncated; chosen on validation of ML-1M and Beauty.
 
-    PureSVD as published is ``decay=1, popularity_power=0, spectrum_power=0`` with a dim
-    tuned for each log.
+    PureSVD as published is ``decay=1, popularity_power=0, spectrum_power=0`` with a tuned dim.
     """
 
     dim: int = 512
     """D, the width of the embeddings; smaller if the matrix has a smaller rank."""
     decay: float = 0.75
-    """Weight of each item of a history relative to the next newer one. With 1 the order does not
-    matter."""
+    """Weight of each item of a history relative to the next newer one."""
     popularity_power: float = 0.3
     """The column of an item with n users is scaled by n ** -popularity_power, so that bestsellers
     do not dominate the first dimensions (1 - 2 * popularity_power is EigenRec's d)."""
     spectrum_power: float = 0.5
     """Dimension k is scaled by its singular value ** spectrum_power. Above 0, the last dimensions
     count little, so a large D does no harm."""
-
-    def __post_init__(self) -> None:
-        if self.dim < 1:
-            raise ValueError(f"dim must be at least 1, not {self.dim}")
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +173,6 @@ class MatrixFactorisation(CountScorer):
     item_vectors: NDArray[np.float64]
     """v, by item token [I + 1, D]."""
     counts: NDArray[np.float64]
-    """Occurrences by item token [I + 1]."""
     settings: MatrixFactorisationSettings
 
     @classmethod
@@ -211,12 +185,7 @@ class MatrixFactorisation(CountScorer):
         """Factorise the binary user-item matrix of the training histories."""
         from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
 
-        settings, counts = (
-            settings or MatrixFactorisationSettings(),
-            item_counts(histories, num_items),
-        )
-        if not len(histories.items):
-            return cls(np.zeros((num_items + 1, 0)), counts, settings)
+        settings = settings or MatrixFactorisationSettings()
         matrix = weighted_histories(histories, 1.0, num_items)
         users = np.bincount(matrix.indices, minlength=num_items + 1)
         matrix.data = (np.maximum(users, 1) ** -settings.popularity_power)[matrix.indices]
@@ -228,7 +197,7 @@ class MatrixFactorisation(CountScorer):
         # Beyond the rank of the matrix the vectors are arbitrary: noise.
         real = singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
         vectors = svd.components_[real].T * singular[real] ** settings.spectrum_power
-        return cls(vectors, counts, settings)
+        return cls(vectors, item_counts(histories, num_items), settings)
 
     def scores_of(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None

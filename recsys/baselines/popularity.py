@@ -27,7 +27,6 @@ class Popularity(CountScorer):
     """Scores an item by how often it occurs in the training histories, for every user."""
 
     counts: NDArray[np.float64]
-    """Occurrences by item token [I + 1]."""
 
     @classmethod
     def fit(cls, histories: Histories, num_items: int) -> Self:
@@ -117,7 +116,6 @@ class RepeatCounts:
     """Scores a candidate log(1 + n), where n is how often the user's history has it."""
 
     num_items: int
-    """Size of the catalogue, I."""
 
     def scores_of(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None

@@ -30,15 +30,11 @@ from recsys.data.histories import Histories
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarkovChain(CountScorer):
-    """Scores an item by how often it directly followed the history's last item.
-
-    Raw counts: dividing by the last item's total would not change any ranking.
-    """
+    """Scores an item by how often it directly followed the history's last item."""
 
     followers: csr_array
     """How often a directly followed b, by item tokens [b, a]."""
     counts: NDArray[np.float64]
-    """Occurrences by item token [I + 1]."""
 
     @classmethod
     def fit(cls, histories: Histories, num_items: int) -> MarkovChain:
@@ -77,12 +73,6 @@ class PCTMSettings:
     """lambda: weight of the log popularity; negative favours the long tail."""
     repeats: float = 0.0
     """Weight of log(1 + n), where n is how often the user's history has the candidate."""
-
-    def __post_init__(self) -> None:
-        if min(self.window, self.history_length, self.recent) < 1:
-            raise ValueError("window, history_length and recent must be at least 1")
-        if not (self.prior > 0 and self.recent_decay > 0 and 0 < self.recent_mass <= 1):
-            raise ValueError("prior, recent_decay and recent_mass must be above 0, the last <= 1")
 
 
 # The I of the prior is the number of items in the entire log, as in our reruns of the published
@@ -199,10 +189,6 @@ class SequentialRulesSettings:
     history_power: float = 2.0
     """The j-th newest item has the weight v(j) = j ** -history_power."""
 
-    def __post_init__(self) -> None:
-        if min(self.window, self.history_length) < 1 or (self.best is not None and self.best < 1):
-            raise ValueError("window, best and history_length must be at least 1")
-
 
 PUBLISHED_RULES = {
     "ml-1m": SequentialRulesSettings(distance="reciprocal", best=200, rarity=True),
@@ -224,7 +210,6 @@ class SequentialRules(CountScorer):
     rules: csr_array
     """R, by item tokens [b, a]."""
     counts: NDArray[np.float64]
-    """Occurrences by item token [I + 1]."""
     settings: SequentialRulesSettings
 
     @classmethod

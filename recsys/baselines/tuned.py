@@ -123,38 +123,31 @@ def _transitions_and_repeats(data: PreparedDataset, before: Part, settings: PCTM
     return PCTM.fit(data.histories(before), data.num_items, settings, newest)
 
 
-def _without_settings(kind: type[Any]) -> Baseline[None]:
-    return Baseline(
-        lambda data, before, _: kind.fit(data.histories(before), data.num_items), kind, [None]
-    )
+def _counted(
+    kind: type[Any], grid: Sequence[S | None] = (None,), published: Mapping[str, S] | None = None
+) -> Baseline[S | None]:
+    """Return the baseline of a class, which is fitted on histories; without a grid no settings."""
 
-
-def _with_settings(
-    kind: type[Any],
-    grid: Sequence[S],
-    published: Mapping[str, S] | None = None,
-) -> Baseline[S]:
-    def on_dataset(data: PreparedDataset, before: Part, settings: S) -> Scorer:
-        scorer: Scorer = kind.fit(data.histories(before), data.num_items, settings)
+    def fit(data: PreparedDataset, before: Part, settings: S | None) -> Scorer:
+        words = data.histories(before), data.num_items
+        scorer: Scorer = kind.fit(*words) if settings is None else kind.fit(*words, settings)
         return scorer
 
-    return Baseline(on_dataset, kind, grid, published or {})
+    return Baseline(fit, kind, grid, published or {})
 
 
 BASELINES: dict[str, Baseline[Any]] = {
-    "popularity": _without_settings(Popularity),
+    "popularity": _counted(Popularity),
     "recent_popularity": Baseline(
         _recent_popularity,
         Popularity,
         [RecentWindow(share) for share in (0.2, 0.5, 0.1, 0.05, 0.02)],
     ),
-    "repeat_last": _without_settings(RepeatLast),
-    "personal_frequency": _without_settings(PersonalFrequency),
-    "markov": _without_settings(MarkovChain),
-    "sequential_rules": _with_settings(
-        SequentialRules, list(PUBLISHED_RULES.values()), PUBLISHED_RULES
-    ),
-    "pctm": _with_settings(PCTM, [PCTMSettings(), *PUBLISHED_PCTM.values()], PUBLISHED_PCTM),
+    "repeat_last": _counted(RepeatLast),
+    "personal_frequency": _counted(PersonalFrequency),
+    "markov": _counted(MarkovChain),
+    "sequential_rules": _counted(SequentialRules, list(PUBLISHED_RULES.values()), PUBLISHED_RULES),
+    "pctm": _counted(PCTM, [PCTMSettings(), *PUBLISHED_PCTM.values()], PUBLISHED_PCTM),
     # Where users repeat items: the count ensemble without a model.
     "transitions_and_repeats": Baseline(
         _transitions_and_repeats,
@@ -168,15 +161,15 @@ BASELINES: dict[str, Baseline[Any]] = {
             )
         ],
     ),
-    "item_knn": _with_settings(
+    "item_knn": _counted(
         ItemKNN,
         [
             ItemKNNSettings(neighbours, decay)
             for neighbours, decay in product((100, 500), (0.5, 0.8, 1.0))
         ],
     ),
-    "ease": _with_settings(EASE, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
-    "matrix_factorisation": _with_settings(
+    "ease": _counted(EASE, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
+    "matrix_factorisation": _counted(
         MatrixFactorisation,
         [MatrixFactorisationSettings(decay=decay) for decay in (0.75, 0.9, 0.5)],
     ),

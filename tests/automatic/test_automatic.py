@@ -274,9 +274,10 @@ def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset
         patch.setattr("recsys.automatic.clock._LEAST_VALID", 50)
         patch.setattr("recsys.automatic.clock._LEAST_TEST", 60)
         assert sizes(0.05, 1e-4, 20)[:2] == [50, 60]  # fewer would leave the choice to chance
-        valid, test, weighed = sizes(0.005, 1e-3, 60)
-        assert valid < test
-        assert valid < weighed  # weights of counts are chosen on more targets than are reported
+        valid, test, weighed = sizes(0.1, 1e-3, 1_000)
+        assert (
+            valid < test < weighed
+        )  # weights of counts are chosen on more targets than are reported
         words = held_out, 20, 0
         first, again = (Speed(1e-6, 0.05, 1e-4).sample(*words).test.targets for _ in range(2))
         assert first.tolist() == again.tolist()

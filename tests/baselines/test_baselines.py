@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,9 +47,9 @@ FITS: list[Callable[[Histories, int], Scorer]] = [
     MatrixFactorisation.fit,
 ]
 """The models that need a training log."""
-each_fitted_model = pytest.mark.parametrize("fit", FITS)
 each_model = pytest.mark.parametrize("fit", [*FITS, PersonalFrequency.fit, RepeatLast.fit])
-logs = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=6)
+queries_drawn = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, max_size=6)
+logs = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=8), min_size=1, max_size=6)
 
 
 def test_popularity_counts() -> None:
@@ -98,35 +97,13 @@ def test_pctm_by_hand() -> None:
     np.testing.assert_allclose(scores[:, 1:].numpy(), [first, second], rtol=1e-6)
 
 
-def test_pctm_weights_of_short_histories_sum_to_one() -> None:
+def test_pctm_weights_of_short_histories_sum_to_one_and_repeats_are_added() -> None:
     # One pair only, C = 1: with the whole weight on item 1, the score of item 2 is log 2.
-    model = PCTM.fit(Histories.from_lists([[1, 2]]), 2, PCTMSettings(recent=7, recent_mass=0.3))
+    settings = PCTMSettings(recent=7, recent_mass=0.3, repeats=0.5)
+    model = PCTM.fit(Histories.from_lists([[1, 2]]), 2, settings)
     scores = model.score(Histories.from_lists([[1], [1, 1, 1]]))
     np.testing.assert_allclose(scores[:, 2].numpy(), np.log(2), rtol=1e-6)
-
-
-def test_transitions_and_repeats_by_hand() -> None:
-    train, history = Histories.from_lists([[1, 2, 3], [1, 3]]), Histories.from_lists([[1, 2, 2]])
-    settings = PCTMSettings(repeats=0.5)
-    scores = PCTM.fit(train, 3, settings).score(history)
-    followed = PCTM.fit(train, 3, PCTMSettings()).score(history)[:, 1:].numpy()
-    own = 0.5 * np.log([2, 3, 1])
-    np.testing.assert_allclose(scores[:, 1:].numpy(), followed + own, rtol=1e-6)
-
-
-def test_personal_frequency_by_hand() -> None:
-    # Popularity: item 2 five times, 1 and 3 three times, 4 never.
-    model = PersonalFrequency.fit(LOG, 4)
-    scores = model.score(Histories.from_lists([[4, 1, 4], [], [3, 1]]))
-    expected = [[1.3, 0.5, 0.3, 2], [0.3, 0.5, 0.3, 0], [1.3, 0.5, 1.3, 0]]
-    np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6)
-
-
-@given(st.integers(1, 1 << 40), st.integers(0, 1 << 40))
-def test_an_own_purchase_outweighs_any_popularity(most: int, fewer: int) -> None:
-    counts = np.array([0, most, min(fewer, most)], dtype=np.float64)
-    scores = PersonalFrequency(counts).score(Histories.from_lists([[2]]))
-    assert scores[0, 2] > scores[0, 1]
+    np.testing.assert_allclose(scores[:, 1].numpy(), 0.5 * np.log([2, 4]), rtol=1e-6)
 
 
 @each_model
@@ -145,7 +122,7 @@ def test_scores_keep_the_contract_of_a_scorer(fit: Callable[[Histories, int], Sc
 
 
 @each_model
-@given(log=logs, queries=logs, seed=st.integers(0, 99))
+@given(log=logs, queries=queries_drawn, seed=st.integers(0, 99))
 def test_few_candidates_have_the_scores_of_the_catalogue(
     fit: Callable[[Histories, int], Scorer],
     log: list[list[int]],
@@ -161,31 +138,16 @@ def test_few_candidates_have_the_scores_of_the_catalogue(
         np.testing.assert_allclose(model.score(histories, candidates), expected, 1e-6, 1e-9)
 
 
-@pytest.mark.parametrize("fit", FITS[:-2])  # not of dense matrices
-def test_few_candidates_are_scored_alone(fit: Callable[[Histories, int], Scorer]) -> None:
-    """No score of another item is computed: scores of 1,000 items would show in the memory."""
-    model, histories = fit(LOG, 1000), Histories.from_lists([[1, 2, 3]] * 800)
-    candidates = np.full((800, 1), 2, dtype=np.int32)
-    model.score(histories[:2], candidates[:2])
-    tracemalloc.start()
-    model.score(histories, candidates)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 800 * 1000 * 4
-
-
-@each_fitted_model
-def test_fitting_on_an_empty_log_scores_all_items_equally(
-    fit: Callable[[Histories, int], Scorer],
-) -> None:
-    scores = fit(Histories.from_lists([]), 3).score(Histories.from_lists([[1], []]))
-    assert bool((scores[:, 1:] == scores[:, 1:2]).all())
-
-
-def test_repeat_last_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (PersonalFrequency, [[1.3, 0.5, 0.3, 2], [0.3, 0.5, 0.3, 0], [1.3, 0.5, 1.3, 0]]),
+        (RepeatLast, [[2, 0.5, 0.3, 3], [0.3, 0.5, 0.3, 0], [2, 0.5, 1, 0]]),
+    ],
+)
+def test_own_purchases_by_hand(kind: type[PersonalFrequency], expected: list[list[float]]) -> None:
     # Popularity: item 2 five times, 1 and 3 three times, 4 never.
-    scores = RepeatLast.fit(LOG, 4).score(Histories.from_lists([[4, 1, 4], [], [3, 1]]))
-    expected = [[2, 0.5, 0.3, 3], [0.3, 0.5, 0.3, 0], [2, 0.5, 1, 0]]
+    scores = kind.fit(LOG, 4).score(Histories.from_lists([[4, 1, 4], [], [3, 1]]))
     np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6)
 
 
@@ -262,34 +224,8 @@ def test_ease_refuses_a_catalogue_whose_square_would_not_fit() -> None:
         EASE.fit(LOG, 20_001)
 
 
-@pytest.mark.parametrize(
-    ("settings", "wrong"),
-    [
-        (SequentialRulesSettings, [{"window": 0}, {"best": 0}]),
-        (ItemKNNSettings, [{"neighbours": 0}, {"decay": 1.5}]),
-        (EASESettings, [{"l2": 0.0}]),
-        (PCTMSettings, [{"window": 0}, {"recent": 0}, {"prior": 0.0}, {"recent_mass": 0.0}]),
-        (MatrixFactorisationSettings, [{"dim": 0}, {"decay": 1.1}]),
-    ],
-)
-def test_settings_are_checked(
-    settings: Callable[..., object], wrong: list[dict[str, float]]
-) -> None:
-    for values in wrong:
-        with pytest.raises(ValueError, match="must be"):
-            settings(**values)
-
-
-PURE_SVD = MatrixFactorisationSettings(dim=2, decay=1, popularity_power=0, spectrum_power=0)
 LISTS = [[1, 2, 2], [2, 3, 1], [3, 4], [5], [1, 2, 4], [4, 5, 1]]
-SMALL_LOG = Histories.from_lists(LISTS)
-small_logs = st.lists(st.lists(st.integers(1, 5), max_size=6), min_size=1, max_size=8)
-
-
-def factored_scores(model: MatrixFactorisation, histories: list[list[int]]) -> NDArray[np.float32]:
-    """Return the scores by item without padding [B, I]."""
-    scores: NDArray[np.float32] = model.score(Histories.from_lists(histories))[:, 1:].numpy()
-    return scores
+small_logs = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=8)
 
 
 def binary_matrix(lists: list[list[int]], num_items: int) -> NDArray[np.float64]:
@@ -300,21 +236,6 @@ def binary_matrix(lists: list[list[int]], num_items: int) -> NDArray[np.float64]
     return matrix
 
 
-def test_two_separate_groups_of_items_by_hand() -> None:
-    # Items 1 and 2 go together three times, 3 and 4 twice: v = (1, 1, 0, 0) / sqrt 2 with the
-    # singular value sqrt 6, and (0, 0, 1, 1) / sqrt 2 with sqrt 4.
-    train = Histories.from_lists([[1, 2], [3, 4], [2, 1], [4, 3], [1, 2]])
-    pure = MatrixFactorisation.fit(train, 4, PURE_SVD)
-    expected = np.array([[0.5, 0.5, 0, 0], [0, 0, 1, 1], [0.5, 0.5, 0.5, 0.5]])
-    np.testing.assert_allclose(factored_scores(pure, [[1], [3, 4], [4, 2]]), expected, atol=1e-7)
-
-    decaying = MatrixFactorisationSettings(dim=2, decay=0.5, popularity_power=0.5, spectrum_power=1)
-    model = MatrixFactorisation.fit(train, 4, decaying)
-    # Columns divided by sqrt 3 and sqrt 2: both singular values are sqrt 2; the older counts half.
-    expected = np.array([[1, 1, 0, 0], [0, 0, 1.5, 1.5], [1, 1, 0.5, 0.5]])
-    np.testing.assert_allclose(factored_scores(model, [[1], [3, 4], [4, 2]]), expected, atol=1e-6)
-
-
 def test_matrix_factorisation_equals_the_decomposition_of_numpy() -> None:
     dim, power, spectrum = 2, 0.3, 0.5
     settings = MatrixFactorisationSettings(dim, 0.5, power, spectrum)
@@ -322,8 +243,9 @@ def test_matrix_factorisation_equals_the_decomposition_of_numpy() -> None:
     _, singular, rows = np.linalg.svd(matrix * matrix.sum(axis=0) ** -power)
     similar = (rows[:dim].T * singular[:dim] ** (2 * spectrum)) @ rows[:dim]
     expected = [similar[3] + 0.5 * similar[1] + 0.25 * similar[3], similar[0]]
-    scores = factored_scores(MatrixFactorisation.fit(SMALL_LOG, 5, settings), [[4, 2, 4], [1]])
-    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+    model = MatrixFactorisation.fit(Histories.from_lists(LISTS), 5, settings)
+    scores = model.score(Histories.from_lists([[4, 2, 4], [1]]))
+    np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-5, atol=1e-6)
 
 
 @given(small_logs)
@@ -334,7 +256,8 @@ def test_all_dimensions_reconstruct_the_log(lists: list[list[int]]) -> None:
     full = MatrixFactorisationSettings(dim=5, decay=1, popularity_power=0, spectrum_power=0)
     model = MatrixFactorisation.fit(Histories.from_lists(lists), 5, full)
     once = [sorted(set(items)) for items in lists if items]
-    np.testing.assert_allclose(factored_scores(model, once), binary_matrix(once, 5), atol=1e-5)
+    scores = model.score(Histories.from_lists(once))
+    np.testing.assert_allclose(scores[:, 1:], binary_matrix(once, 5), atol=1e-5)
     assert model.item_vectors.shape[1] == np.linalg.matrix_rank(binary_matrix(lists, 5))
 
 

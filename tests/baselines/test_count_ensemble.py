@@ -123,16 +123,6 @@ def test_repeat_counts_are_weighted_only_if_seen_items_are_ranked(dataset: Prepa
     )
 
 
-def test_the_contributions_add_up_to_the_counts_score() -> None:
-    items = np.array([4, 1, 2], dtype=np.int32)
-    given = count_ensemble(settings=PCTMSettings(history_length=2))
-    whole = given.weight * given.counts.score(Histories.from_lists([items]))[0]
-    for candidate in range(1, 6):
-        parts = given.contributions(items, candidate)
-        assert parts[0] == 0  # older than what the counts read
-        assert parts.sum() == pytest.approx(whole[candidate].item(), abs=1e-5)
-
-
 def test_validation_chooses_the_weight(dataset: PreparedDataset) -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     valid = holdout([[1], [4, 1]], [2, 2])
@@ -146,22 +136,6 @@ def test_validation_chooses_the_weight(dataset: PreparedDataset) -> None:
     expected = evaluate(best, valid, "valid", "filter")
     assert choice.ranks.frame.equals(expected.frame)
     assert choice.ranks.protocol == expected.protocol
-
-
-def test_where_the_last_item_alone_tells_the_next_one_it_alone_votes(
-    logged: Callable[[Histories], PreparedDataset],
-) -> None:
-    # Walks that hop at random: pairs at larger distances, which the other ways count, mislead.
-    rng = np.random.default_rng(0)
-    after = np.argsort(rng.random((41, 40)), axis=1)[:, :2] + 1
-    walks = [[int(rng.integers(1, 41))] for _ in range(400)]
-    for walk in walks:
-        for _ in range(11):
-            walk.append(int(after[walk[-1], int(rng.random() < 0.3)]))
-    held_out = holdout([walk[:-1] for walk in walks], [walk[-1] for walk in walks])
-    histories = Histories.from_lists([walk[:-1] for walk in walks])
-    choice = choose_count_ensemble(Fixed(*[0.0] * 40), logged(histories), held_out, "allow", [1.0])
-    assert choice.settings.window == choice.settings.history_length == 1
 
 
 def test_what_sells_of_late_is_weighted_where_tastes_move_on(
@@ -193,42 +167,6 @@ def test_all_counts_get_more_weight_where_the_model_is_the_weakest_part(
     choice = choose_count_ensemble(model, dataset, valid, "filter", [1.0, 2.0], [SETTINGS])
     assert choice.weight == 4.0  # by 2 it is above 4, and by 4 above 3
     assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
-
-
-def test_harmful_counts_get_the_weight_0(dataset: PreparedDataset) -> None:
-    model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
-    valid = holdout([[1], [4, 1]], [5, 5])
-    choice = choose_count_ensemble(model, dataset, valid, "filter", [0.01, 1.0], [SETTINGS])
-    assert choice.weight == choice.recent_weight == 0
-    assert choice.ranks.frame.equals(evaluate(model, valid, "valid", "filter").frame)
-
-
-def with_and_without(
-    counts: CountEnsemble, dataset: PreparedDataset, folder: Path
-) -> tuple[ModelBundle, ModelBundle]:
-    """Bundles of one dot product: with the counts, and alone."""
-    experiment = tiny_experiment(DotProduct())
-    net = tiny_model(experiment, dataset.num_items)
-    both, alone = (
-        ModelBundle.write(folder / name, net, experiment, dataset, ("train",), count_ensemble=given)
-        for name, given in (("both", counts), ("alone", None))
-    )
-    return both, alone
-
-
-def test_counts_of_weight_0_leave_the_model_unchanged(
-    tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    """Their scores of padding are -inf, and 0 times -inf is NaN."""
-    model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    assert count_ensemble(weight=0).added_to(model) is model
-    counts = CountEnsemble(PCTM.fit(tiny_dataset.histories("valid"), 5, SETTINGS), 0.0)
-    both, alone = with_and_without(counts, tiny_dataset, tmp_path)
-    mine, theirs = (Recommender(one).recommend([["hat"]], k=3) for one in (both, alone))
-    assert mine.equals(theirs)
-    assert explain_items(both, ["hat"], ["boots"])[0].equals(
-        explain_items(alone, ["hat"], ["boots"])[0]
-    )
 
 
 def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
@@ -342,8 +280,3 @@ def test_a_run_saves_the_ensemble_and_the_metrics_without_it(
     assert model.metrics["ndcg_at_10"] == logged.metrics["test/model_alone_ndcg_at_10"]
     pooled = compare([run.run_id], experiment.tracking, pooled=True).rows
     assert [row.name for row in pooled] == [both.name, model.name]
-
-
-def test_a_generating_model_refuses_a_count_ensemble() -> None:
-    with pytest.raises(InputError, match="count_ensemble: not supported by a model that generates"):
-        parse_experiment({"model": {"kind": "sequence_to_sequence"}, "count_ensemble": {}})
