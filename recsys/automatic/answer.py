@@ -72,7 +72,7 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
     with track(experiment, context.dataset, experiment.family, flatten(experiment)) as tracker:
         for number, metrics in enumerate(fitted.curve.epochs, 1):
             if MONITOR in metrics:
-                tracker.log_epoch(number, metrics)
+                tracker.log_metrics(metrics, number)
         words = experiment, context.dataset, context.held_out, fitted, None, context.phases
         run = evaluate_and_write(*words, context.plan.out, tracker, context.progress, name)
     ((called, figures),) = verdict
