@@ -46,7 +46,15 @@ _SPARSE_ORDER = (
     "gated-rotary",
     "target-attention-average",
 )
-"""The kinds of model, those first that won on logs with many, or few, interactions per item."""
+_REPEAT_ORDER = (
+    "target-attention-average",
+    "hstu",
+    "gated-rotary",
+    "target-attention",
+    "dot-product",
+)
+"""The kinds of model, those first that won on logs with many, or few, interactions per item, and on
+logs with repeats: a short race is run by the first alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,8 @@ def propose(
     overrides = [f"{choice.setting}={choice.value}" for choice in settings]
     overrides = [override for override in overrides if not override.startswith(_FEATURES)]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
+    if facts.repeat_share >= _REPEATS:
+        order = _REPEAT_ORDER
     models = _models(facts)
     features = [feature.model_dump() for feature in facts.features]
     kinds = []

@@ -243,10 +243,14 @@ def test_a_short_race_is_run_by_those_that_it_can_compare(
     start: Callable[..., list[Racer]],
 ) -> None:
     racers = start("balanced")
-    needed = sum(racer.expected_interval for racer in racers)
-    assert race.choose_field(racers, 3 * 2 * needed) == racers  # three validations in two rungs
-    (only,) = race.choose_field(racers, 3 * min(racer.expected_interval for racer in racers))
-    assert only.kind.cost == min(racer.kind.cost for racer in racers)
+    needed = sum(race.seconds_to_compare(racer) for racer in racers)
+    assert race.choose_field(racers, 2 * needed + 1e-9) == racers  # in two rungs
+    assert race.choose_field(racers, 2 * needed * 0.99) != racers
+    first = racers[0]
+    assert race.choose_field(racers, race.seconds_to_compare(first)) == [first]
+    assert race.choose_field(racers, 3.01 * first.expected_interval) == [first]
+    (cheapest,) = race.choose_field(racers, 0.0)
+    assert cheapest.kind.cost == min(racer.kind.cost for racer in racers)
 
 
 def test_those_that_fail_drop_out(
