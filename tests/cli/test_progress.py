@@ -22,10 +22,8 @@ from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
-from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress, shown_log, stage
 from recsys.training.curve import Curve
-from recsys.training.loop import train
 from recsys.training.progress import ProgressLine
 
 
@@ -152,42 +150,19 @@ def test_a_run_shows_every_stage_in_80_columns_and_leaves_nothing(
     assert any(line.rstrip().endswith("2 of 2: markov") for line in shown)
 
 
-def test_a_training_that_its_caller_will_end_shows_no_time_left(
-    tiny_dataset: PreparedDataset, experiment: Experiment
-) -> None:
-    terminal = Recorded(80)
-    train(
-        experiment,
-        Catalogue.of(experiment.model, tiny_dataset),
-        tiny_dataset.histories("valid"),
-        tiny_dataset.holdout("valid"),
-        100_000,
-        lambda epoch, _: epoch == 2,
-        terminal.view(),
-    )
-    assert any(" so far epoch 2, best ." in line for line in terminal.pictures)
-    assert not any(" left" in line or "100000" in line for line in terminal.pictures)
-
-
 @pytest.mark.parametrize(("quiet", "level"), [(0.0, "INFO"), (60.0, "DEBUG")])
 def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
-    tiny_dataset: PreparedDataset,
-    experiment: Experiment,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    quiet: float,
-    level: str,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet: float, level: str
 ) -> None:
-    caplog.set_level("DEBUG", logger="recsys.training.progress")
+    caplog.set_level("DEBUG")
     monkeypatch.setattr("recsys.training.progress._QUIET", quiet)
-    with Recorded(80, terminal=False).view() as view:
-        fit(experiment, tiny_dataset, progress=view)
-    logged = [
-        (record.levelname, record.getMessage().partition("  ")[0])
-        for record in caplog.records
-        if record.getMessage().startswith(f"{experiment.name}: ")
-    ]
-    assert logged == [(level, f"{experiment.name}: epoch {epoch}") for epoch in (1, 2, 3)]
+    view = Recorded(80, terminal=False).view()
+    line = ProgressLine("mine", 50, view)
+    epochs = [{"train/loss": 5.0, "train/seconds": 1.0}]
+    line.follow(SimpleNamespace(curve=SimpleNamespace(epochs=epochs, best=-1.0)))  # type: ignore[arg-type]
+    line.on_train_epoch_end()
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == (level, "mine: epoch 1  loss 5.000  1.0 s")
 
 
 def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
