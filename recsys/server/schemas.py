@@ -202,23 +202,20 @@ class Items(OfHistory):
 
 
 class Contribution(Answer):
-    """What one purchase adds to a score."""
+    """What the purchase at a position of the history, from 0, adds to a score."""
 
     position: int
-    """Its index, from 0, in the history."""
     item_id: Id
     contribution: float
-    """Signed."""
     share: float
     """The contribution over the sum of all absolute ones."""
 
 
 class Explanation(OfHistory):
-    """The parts of a score, the largest contribution first."""
+    """The parts of a score, the largest contribution first; their sum and the rest is the score."""
 
     item_id: Id
     score: float
-    """The sum of all contributions and the rest."""
     rest: float
     """The part of the score that belongs to no single purchase, such as the dot product."""
     purchases: list[Contribution]
@@ -230,7 +227,6 @@ class SimilarItem(Answer):
     item_id: Id
     similarity: float
     rank: int
-    """From 1, the most similar."""
 
 
 class SimilarItems(Answer):

@@ -46,24 +46,17 @@ _OPTIONS = ("k", "seen", "allow", "deny", "where", "diversity", "at_most", "prob
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What a server serves, and how."""
+    """What a server serves, and how; see `recsys serve`."""
 
     bundle: str | Path
     """The folder of a trained model or of the run that has it, or a model's name in the store."""
     data: Path | None = None
-    """The prepared dataset in which users are looked up by id."""
     gather_ms: float = 4.0
-    """Milliseconds that a batch waits at most for as many requests as the batch before it had."""
     retrieve: int | None = None
-    """How many items per user target attention ranks (see `Recommender.recommend`); all if None."""
     index: Path | None = None
-    """The folder of an index of the items, which finds the best; all items are scored if None."""
     gpu: bool = False
-    """Whether the model answers on the GPU."""
     cache_bytes: int = 256 << 20
-    """The memory of encoded histories that are kept for requests with the same one; 0 for none."""
     api_key: str | None = field(default=None, repr=False)
-    """The key that requests must bring; no key if None."""
     body_bytes: int = 1 << 20
     """The largest size of a request's body (413)."""
     body_seconds: float = 30.0
