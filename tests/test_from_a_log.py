@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from html import unescape
@@ -65,18 +61,6 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr("recsys.automatic.run.run_automatically", stop)
     return seconds
-
-
-def test_the_time_of_making_a_store_counts(
-    here: Path, log: pl.DataFrame, spent: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow_store(_: object) -> None:
-        time.sleep(0.3)
-
-    monkeypatch.setattr("recsys.automatic.run.open_store", slow_store)
-    with pytest.raises(InputError, match="stopped"):
-        recsys.fit(log, time_limit=60)
-    assert spent[0] >= 0.3
 
 
 def test_the_time_in_which_a_command_loads_its_libraries_counts(
@@ -177,14 +161,6 @@ def test_nothing_is_replaced_where_the_results_cannot_be(here: Path, log: pl.Dat
     assert not Path("mlflow.db").exists()
 
 
-@pytest.mark.slow
-def test_the_command_speaks_json(here: Path) -> None:
-    words = ["run", "purchases.csv", "--time-limit", "4s", "--preset", "fast", "--json"]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    rows = json.loads(result.stdout)
-    assert rows[0]["name"] == "purchases"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -208,58 +184,3 @@ def test_what_cannot_be_is_refused_in_one_line(
 ) -> None:
     assert said in refusal(monkeypatch, capsys, *words)
     assert not Path("runs").exists()
-
-
-def test_an_unknown_preset_is_refused(here: Path, log: pl.DataFrame) -> None:
-    with pytest.raises(InputError, match="preset 'quick'"):
-        recsys.fit(log, preset="quick")  # type: ignore[arg-type]
-
-
-def start(*words: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "recsys", "run", "purchases.csv", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def wait_for_the_race(process: subprocess.Popen[str]) -> None:
-    """Wait until a racer was saved."""
-    for _ in range(3000):
-        if [*Path("runs/.purchases.race").glob("*.best")]:
-            return
-        if process.poll() is not None:
-            return
-        time.sleep(0.1)
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_with_the_time_that_was_left(here: Path) -> None:
-    words = ("--time-limit", "25s", "--preset", "fast")
-    first = start(*words)
-    wait_for_the_race(first)
-    first.kill()
-    first.communicate()
-    assert Path("runs/.purchases.race/state.json").is_file()
-    spent = json.loads(Path("runs/.purchases.race/state.json").read_text())["seconds"]
-    second = start(*words)
-    _, said = second.communicate(timeout=300)
-    assert second.returncode == 0, said
-    assert "resuming" in said
-    assert spent > 0
-    assert Path("runs/purchases/report.html").is_file()
-    assert not Path("runs/.purchases.race").exists()
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_the_best_so_far(here: Path) -> None:
-    process = start("--time-limit", "300s", "--preset", "fast")
-    wait_for_the_race(process)
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert "The answer is" in out
-    assert Path("runs/purchases/bundle").is_dir()

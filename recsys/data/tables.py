@@ -286,38 +286,6 @@ _EXCEL_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n')
 _SAMPLED_LINES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class _TextForm:
-    """How a text file is written: files of one form are read by one call."""
-
-    names: tuple[str, ...]
-    """Empty for a column that the header does not name."""
-    delimiter: str
-    quoted: bool
-    """Whether quotes around a field belong to the form."""
-    has_header: bool
-    skipped: int
-    """Lines before the header or the first row."""
-    compression: str | None
-
-    def query(self, paths: Sequence[Path], every: Sequence[str]) -> str:
-        """Return the rows of files with the columns of all files; null where these have none."""
-        quote = text('"' if self.quoted else "")
-        unique = [column or f"\1 {place}" for place, column in enumerate(self.names)]
-        columns = ", ".join(f"{text(column)}: 'VARCHAR'" for column in unique)
-        chosen = ", ".join(
-            name(column) if column in self.names else f"null::varchar as {name(column)}"
-            for column in every
-        )
-        return (
-            f"select {chosen} from read_csv({texts(paths)}, auto_detect = false, "
-            f"columns = {{{columns}}}, header = {self.has_header}, skip = {self.skipped}, "
-            f"delim = {text(self.delimiter)}, quote = {quote}, escape = {quote}, "
-            f"strict_mode = true, "
-            f"compression = '{self.compression or 'none'}', max_line_size = {_LONGEST_LINE})"
-        )
-
-
 def _open_texts(
     files: Sequence[SourceFile],
     connection: duckdb.DuckDBPyConnection,
@@ -326,20 +294,29 @@ def _open_texts(
     encoding: str | None,
     folder: _Folder,
 ) -> OpenTable:
-    """Open text files as one table, all columns of it text."""
-    forms: list[tuple[_TextForm, Path, str]] = []
+    """Open text files as one table, all columns of it text; files of one form are read at once."""
+    forms: list[tuple[tuple[tuple[str, ...], str], Path, str]] = []
     for file in files:
         place = origin if len(files) == 1 else str(file.path)
         path, sample, compression = _as_utf8(file, place, encoding, folder.path / str(len(forms)))
-        form = _form_of(sample, file.kind, header, compression, place)
-        _check_names(filter(None, form.names), place)
-        forms.append((form, path, place))
-    every = tuple(dict.fromkeys(n for form, *_ in forms for n in form.names if n))
-    lacking = _lacking([(place, form.names) for form, _, place in forms], origin)
-    queries = [
-        form.query([path for _, path, _ in alike], every)
-        for form, alike in groupby(forms, key=lambda entry: entry[0])
-    ]
+        names, options = _form_of(sample, file.kind, header, place)
+        _check_names(filter(None, names), place)
+        options += f", compression = '{compression or 'none'}'"
+        forms.append(((names, options), path, place))
+    every = dict.fromkeys(column for (names, _), *_ in forms for column in names if column)
+    queries = []
+    for (names, options), alike in groupby(forms, key=lambda form: form[0]):
+        unique = (column or f"\1 {place}" for place, column in enumerate(names))
+        columns = ", ".join(f"{text(column)}: 'VARCHAR'" for column in unique)
+        chosen = ", ".join(
+            f"{name(column) if column in names else 'null::varchar'} as {name(column)}"
+            for column in every
+        )
+        queries.append(
+            f"select {chosen} from read_csv({texts(path for _, path, _ in alike)}, {options}, "
+            f"auto_detect = false, strict_mode = true, columns = {{{columns}}}, "
+            f"max_line_size = {_LONGEST_LINE})"
+        )
     return OpenTable(
         connection,
         " union all ".join(queries),
@@ -347,7 +324,7 @@ def _open_texts(
         origin,
         files[0].kind,
         is_text=True,
-        unreadable=lacking,
+        unreadable=_lacking([(place, names) for (names, _), _, place in forms], origin),
         folder=folder,
     )
 
@@ -391,10 +368,13 @@ def _decode(file: SourceFile, encoding: str, out: Path | str = os.devnull) -> st
     return sample
 
 
-def _form_of(
-    sample: str, kind: str, header: bool, compression: str | None, origin: str
-) -> _TextForm:
-    """Return the form of a text file by its first lines."""
+def _form_of(sample: str, kind: str, header: bool, origin: str) -> tuple[tuple[str, ...], str]:
+    """Return the names of a text file's columns, empty if it has none, and its form for DuckDB.
+
+    A ``::`` file whose first line has a number or a date has no header, as those of MovieLens.
+    Excel names the delimiter in a first line ``sep=;``. In a file with tabs a quote is a character
+    like any other, unless its first line has quoted fields.
+    """
     if excel := _EXCEL_LINE.match(sample):
         sample = sample[excel.end() :]
     if not sample.strip():
@@ -404,15 +384,10 @@ def _form_of(
         raise InputError(f"{origin}: its first line has more than {_LONGEST_LINE:,} characters")
     usual = "\t" if kind in ("TSV", ATOMIC) else ","
     delimiter = excel[1] if excel else _delimiter_of(sample, usual)
+    fields = _rows(io.StringIO(sample).readlines(), delimiter)[0]
     if delimiter == "::":
-        header = header and not any(map(_VALUE_NAME.match, first.split("::")))
-        fields, quoted = first.split("::"), False
-    else:
-        quoted = _has_quotes(first, delimiter)
-        try:
-            fields = next(_reader(io.StringIO(sample), delimiter, quoted))
-        except csv.Error as error:  # a name of more than 128 KiB
-            raise InputError(f"{origin}: its header cannot be read: {error}") from error
+        fields = first.split("::")
+        header = header and not any(map(_VALUE_NAME.match, fields))
     names = [column.strip() for column in fields]
     if kind == ATOMIC:
         names = [_ATOMIC_TYPE.sub("", column) for column in names]
@@ -420,7 +395,11 @@ def _form_of(
         names = [str(number) for number in range(1, len(names) + 1)]
     if not any(names):
         raise InputError(f"{origin}: its first line names no column: give --no-header if none does")
-    return _TextForm(tuple(names), delimiter, quoted, header, int(bool(excel)), compression)
+    quote = text('"' if delimiter != "::" and _has_quotes(first, delimiter) else "")
+    return tuple(names), (
+        f"header = {header}, skip = {int(bool(excel))}, delim = {text(delimiter)}, "
+        f"quote = {quote}, escape = {quote}"
+    )
 
 
 def _delimiter_of(sample: str, default: str) -> str:
@@ -428,7 +407,7 @@ def _delimiter_of(sample: str, default: str) -> str:
     lines = [line for line in sample.splitlines() if line.strip()]
     # The last line of a long sample is cut.
     lines = (lines[:-1] if len(sample) >= _SAMPLE // 4 else lines)[:_SAMPLED_LINES] or lines
-    fields = {delimiter: _fields(lines, delimiter) for delimiter in _DELIMITERS}
+    fields = {delimiter: [*map(len, _rows(lines, delimiter))] for delimiter in _DELIMITERS}
     even = [d for d in _DELIMITERS if min(fields[d]) == max(fields[d]) > 1]
     if not even and all("::" in line for line in lines):
         return "::"
@@ -436,23 +415,18 @@ def _delimiter_of(sample: str, default: str) -> str:
     return max(several, key=lambda d: (fields[d][0], d == default), default=default)
 
 
-def _fields(lines: Sequence[str], delimiter: str) -> list[int]:
+def _rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    quoting = csv.QUOTE_MINIMAL if _has_quotes(lines[0], delimiter) else csv.QUOTE_NONE
     try:
-        return [len(row) for row in _reader(lines, delimiter, _has_quotes(lines[0], delimiter))]
+        return list(csv.reader(lines, delimiter=delimiter[0], quoting=quoting))
     except csv.Error:  # a field of more than 128 KiB
-        return [1]
+        return [[""]]
 
 
 def _has_quotes(first: str, delimiter: str) -> bool:
     """Return whether quotes around fields belong to the form of a file, by its first line."""
     quoted = (re.fullmatch('".*"', field.strip()) for field in first.split(delimiter))
     return delimiter != "\t" or any(quoted)
-
-
-def _reader(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[list[str]]:
-    return csv.reader(
-        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    )
 
 
 # --- Parquet and JSON lines -----------------------------------------------------------------------

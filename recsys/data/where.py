@@ -56,11 +56,16 @@ _OF_ROWS = frozenset(
     """.split()  # noqa: SIM905 - to be read
 )
 """Functions of several rows, which need a window."""
-_OF_UNITS = frozenset(
-    """
-    date_part datepart date_trunc datetrunc date_diff datediff date_sub datesub strftime timezone
-    """.split()  # noqa: SIM905 - to be read
-)
+_OF_UNITS = {
+    "date_part",
+    "datepart",
+    "date_trunc",
+    "datetrunc",
+    "date_diff",
+    "datediff",
+    "date_sub",
+}
+_OF_UNITS |= {"datesub", "strftime", "timezone"}
 """Functions of dates with a word or a form."""
 _ROW = "number of the row"
 
@@ -165,12 +170,11 @@ def _expressions(tree: object) -> Iterator[dict[str, Any]]:
             yield from _expressions(child)
 
 
-def _check_function(function: Mapping[str, Any], where: str) -> None:
-    called = function["function_name"]
-    known = called in _COMPUTING or called in _OF_ROWS
-    if function.get("schema") or function.get("catalog") or not known:
+def _check_function(node: Mapping[str, Any], where: str) -> None:
+    called = node["function_name"]
+    if node.get("schema") or node.get("catalog") or called not in _COMPUTING | _OF_ROWS:
         raise _refused(where, f"{called} is no function that a condition may call")
-    if function["class"] == "FUNCTION" and called in _OF_ROWS:
+    if node["class"] == "FUNCTION" and called in _OF_ROWS:
         why = f"{called} compares rows with others: write {called}(…) over ()"
         raise _refused(where, why)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +20,7 @@ from recsys.errors import InputError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-TINY = 80_000
-"""Bytes: 35 to 100 of the rows at a time."""
 START = 1_700_000_000
-SPREAD = pl.from_epoch((pl.col("timestamp") - START) * 500 + START)
-"""The times of a generated log as dates, over days in place of minutes."""
 
 
 def generated_log(rows: int = 300, *, text: bool) -> pl.DataFrame:
@@ -158,3 +158,23 @@ def test_what_spark_cannot_do_is_refused_before_any_work(tmp_path: Path) -> None
     assert refusal(path, tmp_path, DataConfig(header=False)).startswith("data.header: ")
     average = DataConfig(where="price > avg(price) over ()")
     assert "compares a row" in refusal(path, tmp_path, average)
+
+
+QUICK = "--master local[2] --driver-memory 1g --conf spark.sql.shuffle.partitions=2 pyspark-shell"
+
+
+def test_the_command_prepares(
+    tiny_log: pl.DataFrame, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    log, out = tmp_path / "log.parquet", tmp_path / "spark"
+    tiny_log.write_parquet(log)
+    command = [sys.executable, "-m", "recsys", "prepare", str(log), "--engine", "spark", "--json"]
+    environment = os.environ | spark_environment | {"PYSPARK_SUBMIT_ARGS": QUICK}
+    ran = subprocess.run(
+        [*command, "--out", str(out)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)[0]["interactions"] == len(tiny_log)
+    prepare(str(log), DataConfig(source=str(log)), tmp_path / "memory")
+    made = PreparedDataset.open(out).manifest
+    assert made == PreparedDataset.open(tmp_path / "memory").manifest

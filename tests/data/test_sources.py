@@ -179,17 +179,6 @@ def test_online_retail_cleaning(tmp_path: Path) -> None:
     assert items.rows(named=True) == [{"item_id": "A", "description": "LAMP"}]
 
 
-def test_shop_needs_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RECSYS_MIRROR", raising=False)
-    shop = DATASETS[NAMES.index("shop")]
-    counts, items = read_named(shop)
-    assert len(counts) == shop.interactions
-    assert counts["user_id"].n_unique() == shop.users
-    assert counts["item_id"].n_unique() == shop.items
-    assert items is not None
-    assert {"item_id", "name", "category"} <= set(items.columns)
-
-
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if name not in ("shop", "online-retail-ii-lines")]
