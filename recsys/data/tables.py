@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import duckdb
 import polars as pl
@@ -416,7 +416,8 @@ def _delimiter_of(sample: str, default: str) -> str:
 
 
 def _rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    quoting = csv.QUOTE_MINIMAL if _has_quotes(lines[0], delimiter) else csv.QUOTE_NONE
+    quoted = _has_quotes(lines[0], delimiter)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     try:
         return list(csv.reader(lines, delimiter=delimiter[0], quoting=quoting))
     except csv.Error:  # a field of more than 128 KiB
