@@ -8,7 +8,7 @@ whose interactions begin at ``offsets`` [U + 1].
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -327,16 +327,8 @@ class Holdout:
         """Return the targets after a slice of the histories: their slice of Q, and a holdout."""
         start, stop, _ = histories.indices(len(self.histories))
         first, last = (int(row) for row in np.searchsorted(self.history_rows, [start, stop]))
-        chosen = slice(first, last)
-        holdout = replace(
-            self,
-            users=self.users[chosen],
-            targets=self.targets[chosen],
-            positions=self.positions[chosen],
-            history_rows=self.history_rows[chosen] - start,
-            histories=self.histories[start:stop],
-        )
-        return chosen, holdout
+        chosen, rows = slice(first, last), self.history_rows[first:last] - start
+        return chosen, self._subset(chosen, rows, self.histories[start:stop])
 
     def shard(self, index: int, count: int) -> tuple[slice, Holdout]:
         """Return `slice_after` of one of ``count`` slices with about equally many histories."""
@@ -353,13 +345,18 @@ class Holdout:
         rng = np.random.default_rng(seed)
         rows = np.sort(rng.permutation(len(self.histories))[:count])
         kept = np.isin(self.history_rows, rows)
-        return replace(
-            self,
-            users=self.users[kept],
-            targets=self.targets[kept],
-            positions=self.positions[kept],
-            history_rows=np.searchsorted(rows, self.history_rows[kept]),
-            histories=self.histories.take(rows),
+        history_rows = np.searchsorted(rows, self.history_rows[kept])
+        return self._subset(kept, history_rows, self.histories.take(rows))
+
+    def _subset(
+        self,
+        chosen: slice | NDArray[np.bool_],
+        history_rows: NDArray[np.int64],
+        histories: Histories,
+    ) -> Holdout:
+        users, targets, positions = self.users[chosen], self.targets[chosen], self.positions[chosen]
+        return Holdout(
+            users, targets, positions, history_rows, histories, self.dropped, self.without_history
         )
 
 

@@ -129,34 +129,25 @@ def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(
 
 
 @pytest.mark.parametrize(
-    ("tensors", "message"),
+    "tensors",
     [
-        ({}, "the vectors 'text' are missing, not torch.float16 (6, 3)"),
-        (
-            {"text": torch.zeros(5, 3).half()},
-            "the vectors 'text' are torch.float16 (5, 3), not torch.float16 (6, 3)",
-        ),
-        (
-            {"text": torch.zeros(6, 3)},
-            "the vectors 'text' are torch.float32 (6, 3), not torch.float16 (6, 3)",
-        ),
-        (
-            {"text": torch.zeros(6, 3).half(), "x": torch.zeros(1)},
-            "the vectors 'x' are torch.float32 (1,), not unknown",
-        ),
+        {},
+        {"text": torch.zeros(5, 3).half()},
+        {"text": torch.zeros(6, 3)},
+        {"text": torch.zeros(6, 3).half(), "x": torch.zeros(1)},
     ],
 )
 def test_a_bundle_with_other_vectors_is_refused(
-    bundle: ModelBundle, tmp_path: Path, tensors: Mapping[str, Tensor], message: str
+    bundle: ModelBundle, tmp_path: Path, tensors: Mapping[str, Tensor]
 ) -> None:
     bundle.copy_to(tmp_path / "copy")
     save_file(dict(tensors), tmp_path / "copy" / "vectors.safetensors")
     with pytest.raises(InputError, match=r"vectors\.safetensors: SHA-256"):
         ModelBundle.open(tmp_path / "copy")
     reseal(tmp_path / "copy")
-    with pytest.raises(InputError) as caught:
+    expected = r"vectors\.safetensors: has the vectors .*, not .*text.*float16.*6, 3"
+    with pytest.raises(InputError, match=expected):
         ModelBundle.open(tmp_path / "copy")
-    assert str(caught.value) == f"{tmp_path / 'copy' / 'vectors.safetensors'}: {message}"
 
 
 def reseal(folder: Path) -> None:

@@ -1,14 +1,16 @@
 """Columns of features: categories, numbers, texts and vectors, learned once and encoded alike.
 
-Each kind of feature has a section in the config, a class here, and an entry in `COLUMN_CLASSES`.
+Each kind of feature has a section in the config, and a class here with the methods ``read`` (cells
+in the type of this kind [R]; null if missing), ``fit`` (learns the column's values, its fields:
+arrays and what JSON can hold) and ``encode`` (what ``read`` returned; values that ``fit`` did not
+see count as missing). The first two raise an `InputError` that names the feature.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -104,7 +106,7 @@ class EncodedCells(NamedTuple):
     """The cells of R rows as categories and numbers."""
 
     numbers: NDArray[np.float32] | NDArray[np.float16]
-    """Shape [R, `FeatureColumn.num_numbers`]; vectors are float16."""
+    """Shape [R, ``num_numbers`` of the column]; vectors are float16."""
     rows: NDArray[np.int64] = np.empty(0, np.int64)
     """Shape [N], ascending: the row of each category."""
     categories: NDArray[np.int64] = np.empty(0, np.int64)
@@ -112,48 +114,12 @@ class EncodedCells(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureColumn(ABC):
-    """One column of features; its fields, arrays and what JSON can hold, are learned by `fit`."""
-
-    @property
-    def num_categories(self) -> int:
-        """Number of different categories."""
-        return 0
-
-    @property
-    def num_numbers(self) -> int:
-        """Numbers per row."""
-        return 0
-
-    @classmethod
-    @abstractmethod
-    def fit(cls, cells: FeatureCells) -> Self:
-        """Learn the column's values.
-
-        Raises:
-            InputError: as `read`, or the column has no value, or only one.
-        """
-
-    @staticmethod
-    @abstractmethod
-    def read(cells: FeatureCells) -> pl.Series:
-        """Return the cells in the type of this kind [R]; null if missing.
-
-        Raises:
-            InputError: the table has no such column, or a value is not of this kind.
-        """
-
-    @abstractmethod
-    def encode(self, values: pl.Series) -> EncodedCells:
-        """Encode what `read` returned [R]. Values that `fit` did not see count as missing."""
-
-
-@dataclass(frozen=True, eq=False)
-class CategoryColumn(FeatureColumn):
+class CategoryColumn:
     """One value per row, or several: lists, or text with a separator."""
 
     values: list[str]
     """The V values, in ascending order."""
+    num_numbers: ClassVar[int] = 0
 
     @staticmethod
     def read(cells: FeatureCells) -> pl.Series:
@@ -172,7 +138,7 @@ class CategoryColumn(FeatureColumn):
 
     @classmethod
     def fit(cls, cells: FeatureCells) -> Self:
-        """See `FeatureColumn.fit`; two rows must share a value."""
+        """Learn the values; two rows must share one."""
         values = cls.read(cells).explode().drop_nulls()
         cells.check_varied(values)
         if values.is_unique().all():
@@ -180,7 +146,7 @@ class CategoryColumn(FeatureColumn):
         return cls(values.unique().sort().to_list())
 
     def encode(self, values: pl.Series) -> EncodedCells:
-        """See `FeatureColumn.encode`."""
+        """Return the categories of each row, each once."""
         table = pl.DataFrame({"row": np.arange(len(values)), "value": values}).explode("value")
         known = pl.DataFrame({"value": self.values, "category": np.arange(len(self.values))})
         present = table.unique(maintain_order=True).join(
@@ -196,16 +162,13 @@ class CategoryColumn(FeatureColumn):
 
 
 @dataclass(frozen=True, eq=False)
-class NumberColumn(FeatureColumn):
+class NumberColumn:
     """The mean and spread of a quantity, which becomes a number and whether it is missing."""
 
     mean: float
     spread: float
-
-    @property
-    def num_numbers(self) -> int:
-        """The number, and whether it is missing."""
-        return 2
+    num_categories: ClassVar[int] = 0
+    num_numbers: ClassVar[int] = 2
 
     @staticmethod
     def read(cells: FeatureCells) -> pl.Series:
@@ -221,21 +184,21 @@ class NumberColumn(FeatureColumn):
 
     @classmethod
     def fit(cls, cells: FeatureCells) -> Self:
-        """See `FeatureColumn.fit`."""
+        """Learn mean and spread."""
         numbers = cls.read(cells)
         cells.check_varied(numbers)
         known = numbers.drop_nulls().to_numpy()
         return cls(float(known.mean()), float(known.std()) or 1.0)
 
     def encode(self, values: pl.Series) -> EncodedCells:
-        """See `FeatureColumn.encode`: the standardised number, and 1 if it is missing, else 0."""
+        """Return the standardised number, and 1 if it is missing, else 0."""
         missing = values.is_null().to_numpy()
         numbers = (values.fill_null(self.mean).to_numpy() - self.mean) / self.spread
         return EncodedCells(np.stack([numbers, missing], axis=1).astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)
-class TextColumn(FeatureColumn):
+class TextColumn:
     """The words of a column and the main directions of their TF-IDF vectors."""
 
     words: list[str]
@@ -243,6 +206,7 @@ class TextColumn(FeatureColumn):
     """Shape [words]: inverse document frequencies."""
     directions: NDArray[np.float64]
     """Shape [dims, words]."""
+    num_categories: ClassVar[int] = 0
 
     @staticmethod
     def read(cells: FeatureCells) -> pl.Series:
@@ -252,7 +216,7 @@ class TextColumn(FeatureColumn):
 
     @classmethod
     def fit(cls, cells: FeatureCells) -> Self:
-        """See `FeatureColumn.fit`; two rows must share a word."""
+        """Learn words that two rows share, and their directions."""
         from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
         from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
@@ -275,7 +239,7 @@ class TextColumn(FeatureColumn):
         return cls(words, vectorizer.idf_, decomposition.components_)
 
     def encode(self, values: pl.Series) -> EncodedCells:
-        """See `FeatureColumn.encode`: vectors of length 1, or 0 if no word is known."""
+        """Return vectors of length 1, or 0 if no word is known."""
         # Loaded on use: scoring needs scikit-learn only for models that read text.
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.preprocessing import normalize  # type: ignore[import-untyped]
@@ -292,11 +256,13 @@ class TextColumn(FeatureColumn):
 
 
 @dataclass(frozen=True, eq=False)
-class VectorColumn(FeatureColumn):
+class VectorColumn:
     """Vectors from elsewhere, such as embeddings of texts: of length 1, in half precision."""
 
     dim: int
     """The length of each vector, K."""
+    num_categories: ClassVar[int] = 0
+    num_numbers: ClassVar[int] = 0
 
     @staticmethod
     def read(cells: FeatureCells) -> pl.Series:
@@ -328,7 +294,7 @@ class VectorColumn(FeatureColumn):
 
     @classmethod
     def fit(cls, cells: FeatureCells) -> Self:
-        """See `FeatureColumn.fit`: learns nothing but the length of the vectors."""
+        """Learn the length of the vectors."""
         vectors = cls.read(cells)
         known = vectors.drop_nulls()
         if known.is_empty():
@@ -340,7 +306,7 @@ class VectorColumn(FeatureColumn):
         return column
 
     def encode(self, values: pl.Series) -> EncodedCells:
-        """See `FeatureColumn.encode`: vectors of length 1, float16; 0 if missing or all 0."""
+        """Return vectors of length 1, float16; 0 if missing or all 0."""
         directions = np.zeros((len(values), self.dim), dtype=np.float16)
         known = values.drop_nulls().explode().to_numpy().reshape(-1, self.dim)
         directions[values.is_not_null().to_numpy()] = _of_length_one(known)
@@ -362,6 +328,8 @@ class VectorColumn(FeatureColumn):
             )
         return self.encode(vectors).numbers.astype(np.float16, copy=False)
 
+
+FeatureColumn = CategoryColumn | NumberColumn | TextColumn | VectorColumn
 
 COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn]] = {
     CategoryFeature: CategoryColumn,

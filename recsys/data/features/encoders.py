@@ -112,13 +112,11 @@ class FeatureEncoder:
         Raises:
             InputError: a column is missing, or has other vectors than the fitted ones.
         """
-        vectors = {
-            name: column.read_fitting(FeatureCells(self.entity, feature, table))
-            for name, (feature, column) in self._vectors.items()
-        }
-        return {
-            name: torch.from_numpy(np.pad(rows, [(1, 0), (0, 0)])) for name, rows in vectors.items()
-        }
+        vectors = {}
+        for name, (feature, column) in self._vectors.items():
+            rows = column.read_fitting(FeatureCells(self.entity, feature, table))
+            vectors[name] = torch.from_numpy(np.pad(rows, [(1, 0), (0, 0)]))
+        return vectors
 
     def encode(self, table: pl.DataFrame, first: int = 1) -> FeatureTable:
         """Encode the rows of a table [R rows], without their vectors.
@@ -288,9 +286,25 @@ class Encoders:
         return items.drop(*vectors)
 
     def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
-        """Map the vectors that `save_vectors` wrote of so many items; see `open_vectors`."""
+        """Map the vectors that `save_vectors` wrote of so many items; pages are read on use.
+
+        Raises:
+            InputError: the file cannot be read, or has vectors of other names or shapes.
+        """
         dims = {} if self.items is None else self.items.vector_dims
-        return open_vectors(folder / VECTORS, dims, num_items) if dims else {}
+        if not dims:
+            return {}
+        path = folder / VECTORS
+        try:
+            with safe_open(path, framework="pt") as file:
+                vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
+        expected = {name: (torch.float16, (num_items + 1, dim)) for name, dim in dims.items()}
+        actual = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in vectors.items()}
+        if actual != expected:
+            raise InputError(f"{path}: has the vectors {actual}, not {expected}")
+        return vectors
 
     def save(self, folder: Path) -> None:
         """Write a safetensors file for each entity with features."""
@@ -319,34 +333,10 @@ def features_of(config: ModelConfig, entity: Entity) -> tuple[Feature, ...]:
     """Return the features of an entity that a model reads; none if its kind reads no features."""
     if not isinstance(config, FeatureReaderConfig):
         return ()
-    return {
-        "item": config.item_features,
-        "interaction": config.interaction_features,
-        "user": config.user_features,
-    }[entity]
+    features: tuple[Feature, ...] = getattr(config, f"{entity}_features")
+    return features
 
 
 def save_vectors(vectors: ItemVectors, path: Path) -> None:
     """Write vectors as safetensors."""
     torch_files.save_file({name: tensor.contiguous() for name, tensor in vectors.items()}, path)
-
-
-def open_vectors(path: Path, dims: Mapping[str, int], num_items: int) -> ItemVectors:
-    """Map the vectors of a file that `save_vectors` wrote; pages are read when they are used.
-
-    Raises:
-        InputError: the file cannot be read, or does not have vectors of these lengths, by column,
-            for so many items.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
-    for name in sorted(vectors.keys() | dims.keys()):
-        expected = f"torch.float16 {(num_items + 1, dims[name])}" if name in dims else "unknown"
-        tensor = vectors.get(name)
-        actual = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
-        if actual != expected:
-            raise InputError(f"{path}: the vectors {name!r} are {actual}, not {expected}")
-    return vectors
