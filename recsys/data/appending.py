@@ -15,14 +15,7 @@ from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, Log, conditions_of, filter_log, log_of_rows, read_log, settle
 from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest, read_own_table
-from recsys.data.preparation import (
-    PATIENCE,
-    build,
-    describe,
-    open_log,
-    put_in_place,
-    read_features,
-)
+from recsys.data.preparation import PATIENCE, build, describe, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import OpenTable, TableSource
 from recsys.data.times import is_compact

@@ -8,10 +8,9 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from recsys.data.histories import PAD, Histories, Spans
+from recsys.data.histories import PAD, Bools, Histories, Int64s, Spans
 from recsys.errors import InputError
 
 Windows = Literal["newest", "all"]
@@ -139,7 +138,7 @@ class TrainingBatches:
         self._seed = seed
         self._epochs_per_pass = epochs_per_pass
         self._mask_probability = mask_probability
-        self._planned: tuple[int, list[NDArray[np.int64]]] | None = None
+        self._planned: tuple[int, list[Int64s]] | None = None
         self.epoch = 0
 
     @property
@@ -153,7 +152,7 @@ class TrainingBatches:
         inputs = int((self._sequences.lengths - 1).sum()) // self._epochs_per_pass
         return inputs if self._mask_probability is None else inputs + self.num_sequences
 
-    def plan(self, epoch: int) -> list[NDArray[np.int64]]:
+    def plan(self, epoch: int) -> list[Int64s]:
         """Return the rows of each batch of an epoch."""
         number, part = divmod(epoch, self._epochs_per_pass)
         if self._planned is None or self._planned[0] != number:
@@ -255,7 +254,7 @@ class SequenceToSequenceBatches:
                 targets=torch.from_numpy(targets.padded().astype(np.int64)),
             )
 
-    def _epoch(self, epoch: int) -> tuple[list[NDArray[np.int64]], Spans, Spans]:
+    def _epoch(self, epoch: int) -> tuple[list[Int64s], Spans, Spans]:
         """Return the rows of each batch, and the inputs and targets that they index."""
         rng = np.random.default_rng([self._seed, epoch])
         inputs, targets = self._cut(rng)
@@ -271,7 +270,7 @@ class SequenceToSequenceBatches:
         last = np.minimum(ends, cuts + self._max_targets)
         return Spans(histories, users, oldest, cuts), Spans(histories, users, cuts, last)
 
-    def _cuts_per_history(self) -> NDArray[np.int64]:
+    def _cuts_per_history(self) -> Int64s:
         targets = np.maximum(self._histories.lengths - 1, 0)
         return -(-targets // self._max_sequence_length)
 
@@ -295,7 +294,7 @@ class ReplayBatches:
         self,
         build: Callable[[Histories], PlainBatches],
         histories: Histories,
-        is_new: NDArray[np.bool_],
+        is_new: Bools,
         share: float,
         seed: int,
         epochs_per_pass: int = 1,
@@ -392,7 +391,7 @@ class ShardedBatches:
                 yield batch.shard(self._process, self._processes)
 
 
-def histories_after(histories: Histories, time: int | None) -> NDArray[np.bool_]:
+def histories_after(histories: Histories, time: int | None) -> Bools:
     """Return which of B histories have an interaction later than a time; all if it is None."""
     if time is None or histories.times is None:
         return np.ones(len(histories), dtype=np.bool_)
@@ -401,12 +400,8 @@ def histories_after(histories: Histories, time: int | None) -> NDArray[np.bool_]
 
 
 def _plan(
-    lengths: NDArray[np.int64],
-    longest: int,
-    batch_tokens: int,
-    rng: np.random.Generator,
-    extra: int = 0,
-) -> list[NDArray[np.int64]]:
+    lengths: Int64s, longest: int, batch_tokens: int, rng: np.random.Generator, extra: int = 0
+) -> list[Int64s]:
     """Shuffle rows into batches of similar length; each row has ``extra`` tokens more."""
     order = rng.permutation(len(lengths))
     lengths = lengths[order]

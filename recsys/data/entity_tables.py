@@ -48,11 +48,7 @@ def feature_tables(
 
 
 def _with_features(
-    ids: pl.Series,
-    feature_ids: pl.Series,
-    features: pl.DataFrame | None,
-    column: str,
-    origin: str,
+    ids: pl.Series, feature_ids: pl.Series, features: pl.DataFrame | None, column: str, origin: str
 ) -> pl.DataFrame:
     """Join features to ids; null if an id has none.
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
 PAD = 0
 """The item token for "no item": padding, and items outside the catalogue."""
 
@@ -16,7 +20,7 @@ PAD = 0
 class FeatureTable:
     """The features of R entities in rows 1 to R. Row 0 (PAD) has no features."""
 
-    categories: NDArray[np.int64]
+    categories: Int64s
     """Shape [R + 1, M]: the categories of each row, padded with 0. They are numbered from 1, those
     of all columns together."""
     shares: NDArray[np.float32]
@@ -36,10 +40,10 @@ class Features:
     """
 
     table: FeatureTable
-    rows: NDArray[np.int64]
+    rows: Int64s
     """Shape [N]: rows of the table, 0 if nothing is known."""
 
-    def __getitem__(self, index: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Features:
+    def __getitem__(self, index: slice | Int64s | Bools) -> Features:
         """Return the features of a subset."""
         return Features(self.table, self.rows[index])
 
@@ -59,13 +63,13 @@ class Histories:
            [2, 4]], dtype=int32)
     """
 
-    items: NDArray[np.int32]
+    items: Int32s
     """Shape [N]: item tokens, each at least 1."""
-    offsets: NDArray[np.int64]
+    offsets: Int64s
     """Shape [B + 1]: where each history starts; the last entry is N."""
-    times: NDArray[np.int64] | None = None
+    times: Int64s | None = None
     """Shape [N]: the time of each interaction, on the scale of the log. None if unknown."""
-    request_times: NDArray[np.int64] | None = None
+    request_times: Int64s | None = None
     """Shape [B]: the time at which each user's next item is predicted. None if unknown."""
     interaction_features: Features | None = None
     """The features of the N interactions. None if the model reads none."""
@@ -81,16 +85,11 @@ class Histories:
         return cls(items, _offsets(lengths))
 
     @classmethod
-    def from_spans(
-        cls,
-        items: NDArray[np.int32],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-    ) -> Histories:
+    def from_spans(cls, items: Int32s, starts: Int64s, ends: Int64s) -> Histories:
         """Return the histories ``items[starts[b]:ends[b]]``, without PAD tokens."""
         return cls(items, np.array([0, len(items)])).spans(starts, ends)
 
-    def spans(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:
+    def spans(self, starts: Int64s, ends: Int64s) -> Histories:
         """Return ``items[starts[b]:ends[b]]`` without PAD tokens, as histories of any users."""
         indices, offsets = span_indices(starts, ends), _offsets(ends - starts)
         items = np.asarray(self.items)[indices]
@@ -124,12 +123,12 @@ class Histories:
         )
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Int64s:
         """Shape [B]: the number of items of each history."""
         return np.diff(self.offsets)
 
     @property
-    def users(self) -> NDArray[np.int64]:
+    def users(self) -> Int64s:
         """Shape [N]: the history, 0 to B - 1, that each entry of ``items`` belongs to."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
@@ -142,7 +141,7 @@ class Histories:
         gaps = np.diff(self.times)[successive]
         return int(np.median(gaps)) if len(gaps) else None
 
-    def take(self, rows: NDArray[np.int64]) -> Histories:
+    def take(self, rows: Int64s) -> Histories:
         """Return the histories of the given rows, in their order."""
         user_features = self.user_features
         return replace(
@@ -163,7 +162,7 @@ class Histories:
         earlier = self.spans(self.offsets[:-1], self.offsets[1:] - 1)
         return replace(earlier, request_times=self.request_times, user_features=self.user_features)
 
-    def padded(self, width: int | None = None) -> NDArray[np.int32]:
+    def padded(self, width: int | None = None) -> Int32s:
         """Return item tokens [B, width], right-padded with PAD; width >= the longest history."""
         lengths = self.lengths
         width = int(lengths.max(initial=0)) if width is None else width
@@ -171,7 +170,7 @@ class Histories:
         grid[np.arange(width) < lengths[:, None]] = self.items
         return grid
 
-    def padded_times(self, width: int | None = None) -> NDArray[np.int64] | None:
+    def padded_times(self, width: int | None = None) -> Int64s | None:
         """Return the times of the items, followed by the request time, or None if unknown.
 
         Shape [B, width + 1], right-padded with 0. Without request times, the time of the last item
@@ -197,7 +196,7 @@ class Histories:
 
     def padded_features(
         self, width: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]] | None:
+    ) -> tuple[Int64s, NDArray[np.float32], NDArray[np.float32]] | None:
         """Return the features of each interaction, followed by those of its user, or None.
 
         Categories [B, width, M], shares [B, width, M] and numbers [B, width, K] of `FeatureTable`,
@@ -232,11 +231,11 @@ class Spans:
     """
 
     histories: Histories
-    users: NDArray[np.int64]
+    users: Int64s
     """Shape [S]: the history that each part belongs to."""
-    starts: NDArray[np.int64]
+    starts: Int64s
     """Shape [S]: where each part starts among the items of all histories."""
-    ends: NDArray[np.int64]
+    ends: Int64s
     """Shape [S]: where it ends (exclusive)."""
 
     @classmethod
@@ -264,7 +263,7 @@ class Spans:
         return len(self.users)
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Int64s:
         """Shape [S]: the number of items of each part."""
         return self.ends - self.starts
 
@@ -273,7 +272,7 @@ class Spans:
         kept = np.flatnonzero(self.lengths >= count)
         return Spans(self.histories, self.users[kept], self.starts[kept], self.ends[kept])
 
-    def take(self, rows: NDArray[np.int64]) -> Histories:
+    def take(self, rows: Int64s) -> Histories:
         """Return some of the parts, in the order of the rows."""
         parts = self.histories.spans(self.starts[rows], self.ends[rows])
         features = self.histories.user_features
@@ -281,11 +280,11 @@ class Spans:
         return replace(parts, user_features=features)
 
 
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _offsets(lengths: Int64s) -> Int64s:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
 
 
-def span_indices(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+def span_indices(starts: Int64s, ends: Int64s) -> Int64s:
     """Return the indices start, start + 1, … of each span, concatenated.
 
     >>> span_indices(np.array([4, 1]), np.array([6, 4])).tolist()

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from recsys.config import Columns, Section, Split
 from recsys.data.entity_tables import as_lists, is_vectors
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Int32s, Int64s
 from recsys.data.splits import user_blocks
 from recsys.errors import InputError
 from recsys.folders.digests import folder_sha256
@@ -221,10 +221,7 @@ def _write_in_groups(path: Path, blocks: Iterable[pl.DataFrame]) -> None:
 
 
 def count_copies(
-    items: NDArray[np.int32],
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    cuts: NDArray[np.int32],
+    items: Int32s, timestamps: Int64s, offsets: Int64s, cuts: Int32s
 ) -> tuple[int, int]:
     """Count the interactions inside the catalogue that equal another one in user, item and time.
 

@@ -12,14 +12,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.exceptions import NarwhalsError
-from numpy.typing import NDArray
 
 from recsys.config import Backtest, DataConfig
 from recsys.data.database import in_one_line, memory_setting
 from recsys.data.database import name as quoted
 from recsys.data.entity_tables import feature_tables
 from recsys.data.frames import readable_again
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.log import BLOCK, KEPT, Log, filter_log, read_log, settle
 from recsys.data.manifest import (
     AppendedLog,
@@ -233,9 +232,7 @@ def _new_array(path: Path, rows: int, dtype: type[np.generic]) -> np.memmap[Any,
     return array
 
 
-def _items_before_test(
-    numbers: NDArray[np.int32], offsets: NDArray[np.int64], cuts: NDArray[np.int32], items: int
-) -> NDArray[np.bool_]:
+def _items_before_test(numbers: Int32s, offsets: Int64s, cuts: Int32s, items: int) -> Bools:
     """Return which items occur in training or validation [items]."""
     inside = np.zeros(items, dtype=np.bool_)
     for low, high in user_blocks(offsets, BLOCK):
@@ -245,7 +242,7 @@ def _items_before_test(
     return inside
 
 
-def _encode(numbers: NDArray[np.int32], inside: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _encode(numbers: Int32s, inside: Bools) -> Int32s:
     """Replace the numbers of items by tokens, or PAD; return the numbers that became PAD."""
     tokens = np.where(inside, np.cumsum(inside), PAD).astype(np.int32)
     outside = [np.empty(0, dtype=np.int32)]

@@ -11,11 +11,10 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, RequestTime, Split, with_changes
 from recsys.data.database import check_memory
-from recsys.data.histories import PAD, Features, Histories
+from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
 from recsys.data.preparation import write_dataset
 from recsys.data.sources import Engine
@@ -41,13 +40,13 @@ class PreparedDataset:
 
     path: Path
     manifest: Manifest
-    items: NDArray[np.int32]
+    items: Int32s
     """Shape [N]: item tokens; PAD for items that occur only in the test part."""
-    timestamps: NDArray[np.int64]
+    timestamps: Int64s
     """Shape [N], on the scale of the log."""
-    offsets: NDArray[np.int64]
+    offsets: Int64s
     """Shape [U + 1]: where each user's interactions start; the last entry is N."""
-    cuts: NDArray[np.int32]
+    cuts: Int32s
     """Shape [U, 3]: where training, validation and test end, counted from the user's first
     interaction."""
     user_table: pl.DataFrame
@@ -123,19 +122,15 @@ class PreparedDataset:
         return pl.DataFrame(ids).hstack(pl.read_parquet(path))
 
     @property
-    def in_training(self) -> NDArray[np.bool_]:
+    def in_training(self) -> Bools:
         """Shape [N]: whether each interaction belongs to the training part."""
         users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
         ends = self.offsets[:-1] + self.cuts[:, 0]
-        in_training: NDArray[np.bool_] = np.arange(len(users)) < ends[users]
+        in_training: Bools = np.arange(len(users)) < ends[users]
         return in_training
 
     def histories_between(
-        self,
-        users: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        request_times: NDArray[np.int64] | None = None,
+        self, users: Int64s, starts: Int64s, ends: Int64s, request_times: Int64s | None = None
     ) -> Histories:
         """Return interactions ``starts[b]`` to ``ends[b]`` as the history of ``users[b]`` [B]."""
         log = Histories(

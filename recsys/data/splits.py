@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from recsys.config import (
     Backtest,
@@ -25,20 +24,18 @@ from recsys.config import (
     UserHoldout,
     time_value,
 )
-from recsys.data.histories import Histories
+from recsys.data.histories import Bools, Histories, Int32s, Int64s
 from recsys.data.times import time_like
 from recsys.errors import InputError
 
 _BLOCK = 1 << 20
 """Interactions that are read at a time."""
 
-SplitChoice = Callable[[NDArray[np.int64], NDArray[np.int64]], Split | None]
+SplitChoice = Callable[[Int64s, Int64s], Split | None]
 """Returns another split for the sorted log with these times [N] and offsets [U + 1], or None."""
 
 
-def cut_points(
-    split: Split, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def cut_points(split: Split, timestamps: Int64s, offsets: Int64s) -> Int32s:
     """Return the cut points [U, 3] of a split; every user has an interaction.
 
     Raises:
@@ -63,17 +60,15 @@ def cut_points(
 
 
 def _by_blocks(
-    cut: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32]],
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-) -> NDArray[np.int32]:
+    cut: Callable[[Int64s, Int64s], Int32s], timestamps: Int64s, offsets: Int64s
+) -> Int32s:
     """Cut blocks of users, so that times may be mapped from a file that is larger than memory."""
     blocks = (offsets[low : high + 1] for low, high in user_blocks(offsets, _BLOCK))
     cuts = (cut(np.asarray(timestamps[ends[0] : ends[-1]]), ends - ends[0]) for ends in blocks)
     return np.concatenate([*cuts])
 
 
-def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.int32]:
+def leave_last_out(lengths: Int64s, targets: int = 1) -> Int32s:
     """Hold out the last interactions of users with so many [U], and as many for validation.
 
     At least one interaction is always left for training: a user with too few for both parts has
@@ -89,9 +84,7 @@ def leave_last_out(lengths: NDArray[np.int64], targets: int = 1) -> NDArray[np.i
     return np.stack([valid, test, lengths], axis=1).astype(np.int32)
 
 
-def leave_last_basket_out(
-    timestamps: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def leave_last_basket_out(timestamps: Int64s, offsets: Int64s) -> Int32s:
     """Hold out the last basket for test, and the one before it for validation.
 
     A basket is all interactions of a user at one time. At least one is always left for training.
@@ -101,13 +94,11 @@ def leave_last_basket_out(
     """
     edges = np.append(np.flatnonzero(_begins_a_time(timestamps, offsets)), len(timestamps))
     before = np.searchsorted(edges, offsets)  # baskets of all earlier users
-    ends: NDArray[np.int64] = edges[before[:-1, None] + leave_last_out(np.diff(before))]
+    ends: Int64s = edges[before[:-1, None] + leave_last_out(np.diff(before))]
     return (ends - offsets[:-1, None]).astype(np.int32)
 
 
-def global_time(
-    timestamps: NDArray[np.int64], offsets: NDArray[np.int64], cuts: Sequence[float]
-) -> NDArray[np.int32]:
+def global_time(timestamps: Int64s, offsets: Int64s, cuts: Sequence[float]) -> Int32s:
     """Start validation for all users at the first of two times, and test at the second.
 
     >>> global_time(np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6]), (5, 8)).tolist()
@@ -118,7 +109,7 @@ def global_time(
     return np.stack([*points, np.diff(offsets)], axis=1).astype(np.int32)
 
 
-def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float, float]:
+def _cut_times(split: GlobalTime, timestamps: Int64s) -> tuple[float, float]:
     """Return the times at which validation and test begin."""
     rows, usual = len(timestamps), kth_latest(timestamps, (len(timestamps) + 1) // 2)
     if split.test_from is not None:
@@ -141,7 +132,7 @@ def _cut_times(split: GlobalTime, timestamps: NDArray[np.int64]) -> tuple[float,
     return valid, test
 
 
-def kth_latest(times: NDArray[np.int64], k: int) -> int:
+def kth_latest(times: Int64s, k: int) -> int:
     """Return the k-th latest of N times, from 1 to N, without holding or sorting them all.
 
     >>> [kth_latest(np.array([4, 9, 1, 4]), k) for k in (1, 2, 3, 4)]
@@ -157,11 +148,8 @@ def kth_latest(times: NDArray[np.int64], k: int) -> int:
 
 
 def user_holdout(
-    lengths: NDArray[np.int64],
-    valid_fraction: float,
-    test_fraction: float,
-    generator: np.random.Generator,
-) -> NDArray[np.int32]:
+    lengths: Int64s, valid_fraction: float, test_fraction: float, generator: np.random.Generator
+) -> Int32s:
     """Assign each user, with all interactions, to training, validation or test, at random.
 
     A user with n interactions [U] has the cuts (n, n, n) in training, (0, n, n) in validation and
@@ -184,7 +172,7 @@ def user_holdout(
     return cuts.astype(np.int32)
 
 
-def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...]:
+def folds(backtest: Backtest, times: Int64s) -> tuple[GlobalTime, ...]:
     """Return the split of each fold: its test part ends where that of the next one begins.
 
     The times [N] are those of all interactions before any filter, in any order; they are not read
@@ -216,7 +204,7 @@ def folds(backtest: Backtest, times: NDArray[np.int64]) -> tuple[GlobalTime, ...
     )
 
 
-def user_blocks(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
+def user_blocks(offsets: Int64s, size: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of consecutive users with at most ``size`` interactions, or of one user.
 
     >>> list(user_blocks(np.array([0, 2, 3, 9, 10]), 3))
@@ -237,16 +225,16 @@ def user_blocks(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, in
 class TargetPositions:
     """Q targets and their histories, as positions among the N interactions of a dataset."""
 
-    users: NDArray[np.int64]
+    users: Int64s
     """Shape [Q]: the user's row in the dataset."""
-    targets: NDArray[np.int64]
+    targets: Int64s
     """Shape [Q], ascending: the position of each target."""
-    starts: NDArray[np.int64]
+    starts: Int64s
     """Shape [Q]: the position of the user's first interaction, where the history starts."""
-    ends: NDArray[np.int64]
+    ends: Int64s
     """Shape [Q]: where the history ends (exclusive), at most the target's position."""
 
-    def __getitem__(self, rows: NDArray[np.bool_]) -> TargetPositions:
+    def __getitem__(self, rows: Bools) -> TargetPositions:
         """Return a subset of the targets."""
         return TargetPositions(
             self.users[rows], self.targets[rows], self.starts[rows], self.ends[rows]
@@ -261,9 +249,9 @@ def target_policy(split: Split) -> tuple[ChosenTargets, KnownHistory]:
 
 
 def find_targets(
-    timestamps: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    part: tuple[NDArray[np.int32], NDArray[np.int32]],
+    timestamps: Int64s,
+    offsets: Int64s,
+    part: tuple[Int32s, Int32s],
     chosen: ChosenTargets,
     history: KnownHistory,
 ) -> TargetPositions:
@@ -293,7 +281,7 @@ def find_targets(
     return TargetPositions(users, targets, offsets[users], history_ends)
 
 
-def _begins_a_time(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _begins_a_time(timestamps: Int64s, offsets: Int64s) -> Bools:
     """Return which interactions are the user's first at their time [N]."""
     first = np.ones(len(timestamps), dtype=np.bool_)
     first[1:] = timestamps[1:] != timestamps[:-1]
@@ -308,13 +296,13 @@ class Holdout:
     Each row is one target. Targets of a user that have the same history share it.
     """
 
-    users: NDArray[np.int64]
+    users: Int64s
     """Shape [Q], ascending: the user's row in the dataset."""
-    targets: NDArray[np.int32]
+    targets: Int32s
     """Shape [Q]: item tokens, each at least 1."""
-    positions: NDArray[np.int64]
+    positions: Int64s
     """Shape [Q], ascending: the position of each target among the dataset's interactions."""
-    history_rows: NDArray[np.int64]
+    history_rows: Int64s
     """Shape [Q], ascending: the row in ``histories`` of each target's history."""
     histories: Histories
     """The H <= Q histories before the part or the targets, without items outside the catalogue."""
@@ -348,12 +336,7 @@ class Holdout:
         history_rows = np.searchsorted(rows, self.history_rows[kept])
         return self._subset(kept, history_rows, self.histories.take(rows))
 
-    def _subset(
-        self,
-        chosen: slice | NDArray[np.bool_],
-        history_rows: NDArray[np.int64],
-        histories: Histories,
-    ) -> Holdout:
+    def _subset(self, chosen: slice | Bools, history_rows: Int64s, histories: Histories) -> Holdout:
         users, targets, positions = self.users[chosen], self.targets[chosen], self.positions[chosen]
         return Holdout(
             users, targets, positions, history_rows, histories, self.dropped, self.without_history
@@ -364,7 +347,7 @@ class Holdout:
 class NextPurchases:
     """The purchases of Q users in one part of the split, each with the history before it."""
 
-    users: NDArray[np.int64]
+    users: Int64s
     """Shape [Q], ascending: the dataset rows of the users with a history and a target."""
     histories: Histories
     """The Q histories before that part, without items outside the catalogue."""

@@ -12,7 +12,7 @@ import polars as pl
 from narwhals.typing import IntoSeries
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Int32s
 
 _FEW = 1_000
 """Ids that are looked up one by one."""
@@ -36,7 +36,7 @@ class Vocabulary:
         """The number of items, I."""
         return len(self.ids)
 
-    def encode(self, ids: IntoSeries | Sequence[Any] | NDArray[Any]) -> NDArray[np.int32]:
+    def encode(self, ids: IntoSeries | Sequence[Any] | NDArray[Any]) -> Int32s:
         """Return item tokens [N] of item ids [N]; PAD for an id outside the catalogue.
 
         Integers and text are compared as text: 12 equals "12", but not "012".
@@ -53,7 +53,7 @@ class Vocabulary:
         found = given.replace_strict(known, tokens, default=PAD, return_dtype=pl.Int32)
         return found.to_numpy().copy()
 
-    def _few(self, given: pl.Series) -> NDArray[np.int32]:
+    def _few(self, given: pl.Series) -> Int32s:
         """Encode ids one by one: a join reads all that are known."""
         own = given.cast(self.ids.dtype, strict=False)
         if own.dtype.is_integer() and not given.dtype.is_integer():  # "012" is no id, nor "+12"

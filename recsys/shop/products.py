@@ -186,9 +186,7 @@ def list_products(num_products: int) -> pl.DataFrame:
     if not len(plain) <= num_products <= len(listed):
         raise InputError(f"num_products: must be {len(plain)} to {len(listed)}, not {num_products}")
     return pl.DataFrame(
-        listed[:num_products],
-        schema=["category", "name", "season", "consumable"],
-        orient="row",
+        listed[:num_products], schema=["category", "name", "season", "consumable"], orient="row"
     )
 
 

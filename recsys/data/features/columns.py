@@ -26,6 +26,7 @@ from recsys.config import (
 )
 from recsys.data.database import MISSING_WORDS
 from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
+from recsys.data.histories import Int64s
 from recsys.errors import InputError
 
 Entity = Literal["item", "interaction", "user"]
@@ -107,9 +108,9 @@ class EncodedCells(NamedTuple):
 
     numbers: NDArray[np.float32] | NDArray[np.float16]
     """Shape [R, ``num_numbers`` of the column]; vectors are float16."""
-    rows: NDArray[np.int64] = np.empty(0, np.int64)
+    rows: Int64s = np.empty(0, np.int64)
     """Shape [N], ascending: the row of each category."""
-    categories: NDArray[np.int64] = np.empty(0, np.int64)
+    categories: Int64s = np.empty(0, np.int64)
     """Shape [N]: categories, numbered from 0."""
 
 

@@ -32,7 +32,7 @@ from recsys.data.features.columns import (
     FeatureColumn,
     VectorColumn,
 )
-from recsys.data.histories import Features, FeatureTable
+from recsys.data.histories import Features, FeatureTable, Int64s
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 
@@ -195,7 +195,7 @@ class FeatureEncoder:
             raise InputError(f"{path}: cannot be read as {entity} features: {error}") from error
 
 
-def _warn_of_unknown(cells: FeatureCells, values: pl.Series, known: NDArray[np.int64]) -> None:
+def _warn_of_unknown(cells: FeatureCells, values: pl.Series, known: Int64s) -> None:
     """Warn if most cells of a column of categories have no value that `fit` saw."""
     unknown = values.is_not_null().to_numpy().copy()
     present = unknown.sum()
