@@ -50,13 +50,7 @@ def test_categories_are_numbered_together_with_equal_shares() -> None:
     found = encoder.encode(ITEMS)
     assert encoder.num_categories == 5
     assert found.categories.tolist() == [[0, 0, 0], [2, 3, 4], [1, 4, 5], [2, 0, 0], [5, 0, 0]]
-    assert found.shares.tolist() == [
-        [0, 0, 0],
-        [1, 0.5, 0.5],
-        [1, 0.5, 0.5],
-        [1, 0, 0],
-        [1, 0, 0],
-    ]
+    assert found.shares.tolist() == [[0, 0, 0], [1, 0.5, 0.5], [1, 0.5, 0.5], [1, 0, 0], [1, 0, 0]]
     assert found.numbers.shape == (5, 0)
 
 

@@ -22,8 +22,7 @@ COLOURS = ["red", "blue"]
 
 
 @pytest.mark.parametrize(
-    "ids",
-    [[5.0, 6.0, None], [5.0, 6.0, float("nan")], ["5.0", "6.0", "NULL"], [" 5", "6 ", ""]],
+    "ids", [[5.0, 6.0, None], [5.0, 6.0, float("nan")], ["5.0", "6.0", "NULL"], [" 5", "6 ", ""]]
 )
 def test_ids_of_a_table(ids: list[Any], tmp_path: Path) -> None:
     items = pl.DataFrame({"item_id": ids, "colour": [*COLOURS, "none"]})

@@ -263,10 +263,7 @@ def test_open_refuses_arrays_that_do_not_fit(
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("name", "users", "items", "targets", "dropped"),
-    [
-        ("ml-100k", 943, 1_679, 940, 3),
-        ("online-retail-ii", 5_881, 4_630, 5_762, 1),
-    ],
+    [("ml-100k", 943, 1_679, 940, 3), ("online-retail-ii", 5_881, 4_630, 5_762, 1)],
 )
 def test_real_logs(
     name: str, users: int, items: int, targets: int, dropped: int, mirror: Path, tmp_path: Path

@@ -172,12 +172,7 @@ def test_the_options_of_prepare(terminal: Terminal, tmp_path: Path) -> None:
     assert status == 0, err
     (row,) = json.loads(out)
     assert row["rows_read"] == 9
-    assert row["dropped"] == {
-        "no item": 1,
-        "where": 1,
-        "since": 2,
-        "min_user_interactions": 1,
-    }
+    assert row["dropped"] == {"no item": 1, "where": 1, "since": 2, "min_user_interactions": 1}
     assert row["interactions"] == 4
     status, out, _ = terminal(*words)
     for part in ("no item: 1", "where: 1", "since: 2", "min_user_interactions: 1"):

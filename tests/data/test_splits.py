@@ -99,11 +99,7 @@ def flat(times: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
 @pytest.mark.parametrize(
     ("targets", "lengths", "expected"),
     [
-        (
-            1,
-            [1, 2, 3, 4, 100],
-            [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4], [98, 99, 100]],
-        ),
+        (1, [1, 2, 3, 4, 100], [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4], [98, 99, 100]]),
         (  # too few to hold out five; one left for training; too few for validation
             5,
             [1, 5, 6, 10, 11, 100],
