@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -90,6 +91,7 @@ def _sent(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=True)
 
 
+@dataclass(eq=False)
 class TrainingBatches:
     """An epoch of training sequences; iterating again gives the next epoch's order.
 
@@ -101,16 +103,6 @@ class TrainingBatches:
     once. Sequences are shuffled, sorted by length within pools of batches and cut so that
     rows × longest ≤ ``batch_tokens``: the token batching of Vaswani et al. 2017 (section 5.1).
 
-    Args:
-        histories: training histories; those with fewer than two items are excluded.
-        max_sequence_length: the maximum number of inputs per sequence.
-        batch_tokens: the maximum number of input positions per batch, padding included.
-        seed: seed of the order, together with the epoch number.
-        windows: which items of a history are targets.
-        epochs_per_pass: the number of epochs that divide the batches of a pass over all sequences.
-        mask_probability: the probability of masking an item. Masked items are PAD in the inputs,
-            and alone are the targets, from the left; of each sequence at least one is masked.
-
     >>> histories = Histories.from_lists([[7, 8, 9]])
     >>> (batch,) = TrainingBatches(histories, 5, 100, seed=0)
     >>> batch.items, batch.targets
@@ -120,70 +112,66 @@ class TrainingBatches:
     (tensor([[7, 8, 0]]), tensor([[9]]))
     """
 
-    def __init__(
-        self,
-        histories: Histories,
-        max_sequence_length: int,
-        batch_tokens: int,
-        seed: int,
-        windows: Windows = "newest",
-        epochs_per_pass: int = 1,
-        mask_probability: float | None = None,
-    ) -> None:
-        size = max_sequence_length + 1
-        cut = Spans.newest if windows == "newest" else Spans.overlapping
-        self._sequences = cut(histories, size).at_least(2)
-        self._max_sequence_length = max_sequence_length
-        self._batch_tokens = batch_tokens
-        self._seed = seed
-        self._epochs_per_pass = epochs_per_pass
-        self._mask_probability = mask_probability
-        self._planned: tuple[int, list[Int64s]] | None = None
-        self.epoch = 0
+    histories: Histories
+    """Those with fewer than two items are excluded."""
+    max_sequence_length: int
+    """The maximum number of inputs per sequence."""
+    batch_tokens: int
+    """The maximum number of input positions per batch, padding included."""
+    seed: int
+    """Seed of the order and the masks, together with the epoch number."""
+    windows: Windows = "newest"
+    epochs_per_pass: int = 1
+    """The number of epochs that divide the batches of a pass over all sequences."""
+    mask_probability: float | None = None
+    """The probability of masking an item. Masked items are PAD in the inputs, and alone are the
+    targets, from the left; of each sequence at least one is masked."""
+    epoch: int = field(default=0, init=False)
+    """The number of the next epoch."""
+    _planned: tuple[int, list[Int64s]] | None = field(default=None, init=False)
 
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences in an epoch, on average."""
-        return -(-len(self._sequences) // self._epochs_per_pass)
+    @cached_property
+    def _sequences(self) -> Spans:
+        cut = Spans.newest if self.windows == "newest" else Spans.overlapping
+        return cut(self.histories, self.max_sequence_length + 1).at_least(2)
 
     @property
     def num_tokens(self) -> int:
         """Number of inputs in an epoch, without padding, on average."""
-        inputs = int((self._sequences.lengths - 1).sum()) // self._epochs_per_pass
-        return inputs if self._mask_probability is None else inputs + self.num_sequences
+        lengths = self._sequences.lengths - (self.mask_probability is None)
+        return int(lengths.sum()) // self.epochs_per_pass
 
     def plan(self, epoch: int) -> list[Int64s]:
         """Return the rows of each batch of an epoch."""
-        number, part = divmod(epoch, self._epochs_per_pass)
+        number, part = divmod(epoch, self.epochs_per_pass)
         if self._planned is None or self._planned[0] != number:
-            rng = np.random.default_rng([self._seed, number])
-            lengths, longest = self._sequences.lengths - 1, self._max_sequence_length
-            batches = _plan(lengths, longest, self._batch_tokens, rng)
-            self._planned = number, batches
+            rng = np.random.default_rng([self.seed, number])
+            lengths, longest = self._sequences.lengths - 1, self.max_sequence_length
+            self._planned = number, _plan(lengths, longest, self.batch_tokens, rng)
         _, batches = self._planned
-        if len(batches) < self._epochs_per_pass > 1:
+        if len(batches) < self.epochs_per_pass > 1:
             raise InputError(
-                f"training.epochs_per_pass={self._epochs_per_pass}: a pass over the log has "
+                f"training.epochs_per_pass={self.epochs_per_pass}: a pass over the log has "
                 f"{len(batches)} batches"
             )
-        return batches[part :: self._epochs_per_pass]
+        return batches[part :: self.epochs_per_pass]
 
     def __len__(self) -> int:
         return len(self.plan(self.epoch))
 
     def __iter__(self) -> Iterator[SequenceBatch]:
         batches = self.plan(self.epoch)
-        rng = np.random.default_rng([self._seed, self.epoch])
+        rng = np.random.default_rng([self.seed, self.epoch])
         self.epoch += 1
         for rows in batches:
             sequences = self._sequences.take(rows)
-            width = batch_width(int(sequences.lengths.max()) - 1, self._max_sequence_length)
+            width = batch_width(int(sequences.lengths.max()) - 1, self.max_sequence_length)
             grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
-            times = sequences.padded_times(width + 1)
-            if self._mask_probability is not None:
+            if self.mask_probability is not None:
                 lengths = torch.from_numpy(sequences.lengths)
-                yield _masked(grid, lengths, self._mask_probability, rng)
+                yield _masked(grid, lengths, self.mask_probability, rng)
                 continue
+            times = sequences.padded_times(width + 1)
             yield SequenceBatch(
                 items=grid[:, :-1] * (grid[:, 1:] != PAD),
                 lengths=torch.from_numpy(sequences.lengths - 1),
@@ -205,6 +193,7 @@ def _masked(
     return SequenceBatch(items * ~masked, lengths, targets)
 
 
+@dataclass(eq=False)
 class SequenceToSequenceBatches:
     """An epoch of histories cut in two: the newest items before a cut, and the first after it.
 
@@ -213,66 +202,51 @@ class SequenceToSequenceBatches:
     `TrainingBatches`, but ``batch_tokens`` counts inputs and targets.
     """
 
-    def __init__(
-        self,
-        histories: Histories,
-        max_sequence_length: int,
-        max_targets: int,
-        batch_tokens: int,
-        seed: int,
-    ) -> None:
-        self._histories = histories
-        self._max_sequence_length = max_sequence_length
-        self._max_targets = max_targets
-        self._batch_tokens = batch_tokens
-        self._seed = seed
-        self.epoch = 0
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of cuts in an epoch."""
-        return int(self._cuts_per_history().sum())
+    histories: Histories
+    max_sequence_length: int
+    max_targets: int
+    batch_tokens: int
+    seed: int
+    epoch: int = field(default=0, init=False)
 
     @property
     def num_tokens(self) -> int:
         """Number of inputs and targets in the next epoch; it differs slightly between epochs."""
-        inputs, targets = self._cut(np.random.default_rng([self._seed, self.epoch]))
+        inputs, targets = self._cut(np.random.default_rng([self.seed, self.epoch]))
         return int(inputs.lengths.sum() + targets.lengths.sum())
 
     def __len__(self) -> int:
-        return len(self._epoch(self.epoch)[0])
+        batches, _, _ = self._plan_epoch()
+        return len(batches)
 
     def __iter__(self) -> Iterator[SequenceBatch]:
-        batches, all_inputs, all_targets = self._epoch(self.epoch)
+        batches, all_inputs, all_targets = self._plan_epoch()
         self.epoch += 1
         for rows in batches:
             inputs, targets = all_inputs.take(rows), all_targets.take(rows)
-            width = batch_width(int(inputs.lengths.max()), self._max_sequence_length)
+            width = batch_width(int(inputs.lengths.max()), self.max_sequence_length)
             yield SequenceBatch(
                 items=torch.from_numpy(inputs.padded(width).astype(np.int64)),
                 lengths=torch.from_numpy(inputs.lengths),
                 targets=torch.from_numpy(targets.padded().astype(np.int64)),
             )
 
-    def _epoch(self, epoch: int) -> tuple[list[Int64s], Spans, Spans]:
+    def _plan_epoch(self) -> tuple[list[Int64s], Spans, Spans]:
         """Return the rows of each batch, and the inputs and targets that they index."""
-        rng = np.random.default_rng([self._seed, epoch])
+        rng = np.random.default_rng([self.seed, self.epoch])
         inputs, targets = self._cut(rng)
-        width, longest = int(targets.lengths.max(initial=0)), self._max_sequence_length
-        return _plan(inputs.lengths, longest, self._batch_tokens, rng, width), inputs, targets
+        width, longest = int(targets.lengths.max(initial=0)), self.max_sequence_length
+        return _plan(inputs.lengths, longest, self.batch_tokens, rng, width), inputs, targets
 
     def _cut(self, rng: np.random.Generator) -> tuple[Spans, Spans]:
-        histories = self._histories
-        users = np.repeat(np.arange(len(histories)), self._cuts_per_history())
+        histories, longest = self.histories, self.max_sequence_length
+        cuts_per_history = -(-np.maximum(histories.lengths - 1, 0) // longest)
+        users = np.repeat(np.arange(len(histories)), cuts_per_history)
         starts, ends = histories.offsets[users], histories.offsets[users + 1]
         cuts = rng.integers(starts + 1, ends)
-        oldest = np.maximum(starts, cuts - self._max_sequence_length)
-        last = np.minimum(ends, cuts + self._max_targets)
+        oldest = np.maximum(starts, cuts - longest)
+        last = np.minimum(ends, cuts + self.max_targets)
         return Spans(histories, users, oldest, cuts), Spans(histories, users, cuts, last)
-
-    def _cuts_per_history(self) -> Int64s:
-        targets = np.maximum(self._histories.lengths - 1, 0)
-        return -(-targets // self._max_sequence_length)
 
 
 PlainBatches = TrainingBatches | SequenceToSequenceBatches
@@ -311,11 +285,6 @@ class ReplayBatches:
         self._epochs_per_pass = epochs_per_pass
         self._drawn: tuple[int, PlainBatches] | None = None
         self.epoch = 0
-
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences in an epoch, on average."""
-        return self._batches().num_sequences
 
     @property
     def num_tokens(self) -> int:

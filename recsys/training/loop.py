@@ -254,7 +254,7 @@ def build_batches(
         batches = build(histories)
     else:
         batches = warm.mixed(build, histories, seed, training.epochs_per_pass)
-    if batches.num_sequences == 0:
+    if batches.num_tokens == 0:
         raise InputError(
             "nothing to train on: no user has two interactions before the held-out ones"
         )
