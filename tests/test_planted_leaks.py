@@ -15,7 +15,7 @@ validation targets alone, in which e is seen for the first time: with a refit, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,8 @@ from recsys.experiments.tune import tune
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking.runs import find_runs
 
-WALKS, LEADERS, FOLLOWERS = 40, 3, 2
-VALID, TEST = 5, 6
-"""When everybody's validation target is had, and everybody's test target."""
+WALKS, LEADERS, FOLLOWERS, TEST = 40, 3, 2, 6
+"""The last one is the time of everybody's test target."""
 BEST = 5
 """A target is found if it is among the so many best of the catalogue."""
 KNOWN = 0.8
@@ -79,7 +78,6 @@ MODELS: dict[str, dict[str, Any]] = {
     # The model learns nothing: what is found, the count ensemble finds.
     "counts": {"training": {"learning_rate": 1e-9, "max_epochs": 1}, "count_ensemble": {}},
 }
-PARTS: tuple[Part, ...] = ("valid", "test")
 ALONE = ", model alone"
 """Ends the name of a run where its figures are those of the model without the counts."""
 TRAINED = ("target_attention", "dot_product", f"dot_product{ALONE}", "counts")
@@ -246,14 +244,6 @@ def test_validation_figures_are_of_what_has_seen_no_validation_target(
         assert valid.followers > KNOWN
 
 
-def test_the_figures_of_a_model_with_counts_are_of_both(found: Findings) -> None:
-    """Here the model knows nothing, alone; what is known, the count ensemble knows."""
-    for part in PARTS:
-        alone, both = (found["refit", f"counts{without}", part] for without in (ALONE, ""))
-        assert max(alone.leaders, alone.followers) <= alone.chance
-        assert both.followers > KNOWN
-
-
 @pytest.mark.parametrize("name", [name for name in MODELS if "count_ensemble" in MODELS[name]])
 def test_counts_are_weighed_as_if_there_were_no_refit(
     found: Findings, outputs: Path, name: str
@@ -322,12 +312,9 @@ def test_no_fold_of_a_backtest_knows_what_it_may_not(
 
 
 @pytest.fixture(scope="module")
-def other_targets(tmp_path_factory: pytest.TempPathFactory) -> dict[Part, PreparedDataset]:
-    """By the part in which they differ from the dataset; the catalogue is the same."""
-    times: dict[Part, int] = {"valid": VALID, "test": TEST}
-    return {
-        part: prepare_walks(tmp_path_factory.mktemp("other"), time) for part, time in times.items()
-    }
+def other_targets(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    """A log with other test targets; the catalogue is the same."""
+    return prepare_walks(tmp_path_factory.mktemp("other"), TEST)
 
 
 def trained_files(run: Run, *names: str) -> list[bytes]:
@@ -336,7 +323,7 @@ def trained_files(run: Run, *names: str) -> list[bytes]:
 
 def test_other_test_targets_change_nothing_but_the_test_figures(
     dataset: PreparedDataset,
-    other_targets: dict[Part, PreparedDataset],
+    other_targets: PreparedDataset,
     tracking: TrackingConfig,
     tmp_path: Path,
 ) -> None:
@@ -348,7 +335,7 @@ def test_other_test_targets_change_nothing_but_the_test_figures(
     )
     mine, theirs = (
         fit(experiment, log, tmp_path / str(number))
-        for number, log in enumerate((dataset, other_targets["test"]))
+        for number, log in enumerate((dataset, other_targets))
     )
     files = ("weights.safetensors", "count_ensemble.safetensors", "items.parquet")
     assert trained_files(mine, *files) == trained_files(theirs, *files)
@@ -358,27 +345,11 @@ def test_other_test_targets_change_nothing_but_the_test_figures(
     assert mine.test != theirs.test
 
 
-def test_other_validation_targets_change_no_training_without_a_refit(
-    dataset: PreparedDataset,
-    other_targets: dict[Part, PreparedDataset],
-    tracking: TrackingConfig,
-    tmp_path: Path,
-) -> None:
-    experiment = make_experiment(tracking, training={"max_epochs": 1})
-    mine, theirs = (
-        fit(experiment, log, tmp_path / str(number))
-        for number, log in enumerate((dataset, other_targets["valid"]))
-    )
-    files = ("weights.safetensors", "items.parquet")
-    assert trained_files(mine, *files) == trained_files(theirs, *files)
-    assert mine.valid != theirs.valid
-
-
 @pytest.mark.parametrize("name", BASELINES)
 def test_other_test_targets_change_no_baseline(
     name: str,
     dataset: PreparedDataset,
-    other_targets: dict[Part, PreparedDataset],
+    other_targets: PreparedDataset,
     tracking: TrackingConfig,
     tmp_path: Path,
 ) -> None:
@@ -395,16 +366,4 @@ def test_other_test_targets_change_no_baseline(
         return chosen, TopKTable.load(path).frame.rows()
 
     mine = made_of(dataset, tmp_path / "mine")
-    assert mine == made_of(other_targets["test"], tmp_path / "theirs")
-
-
-def test_other_test_targets_change_no_search(
-    dataset: PreparedDataset, other_targets: dict[Part, PreparedDataset], tracking: TrackingConfig
-) -> None:
-    space = {"training.learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}
-    search = Search.model_validate({"space": space, "trials": 2})
-    experiment = make_experiment(tracking, training={"max_epochs": 1})
-    mine, theirs = (tune(experiment, log, search) for log in (dataset, other_targets["test"]))
-    assert mine.study != theirs.study  # each was searched
-    assert mine.ndcg_at_10 == theirs.ndcg_at_10
-    assert asdict(mine)["experiment"] == asdict(theirs)["experiment"]
+    assert mine == made_of(other_targets, tmp_path / "theirs")

@@ -9,8 +9,6 @@ import polars as pl
 
 from recsys.config import Columns, DataConfig
 from recsys.data.database import dates_in, inexact, numbers_in, with_nulls
-from recsys.data.histories import PAD
-from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -66,22 +64,23 @@ def _with_features(
     for feature in features.drop(key):
         if any(word in str(feature.dtype) for word in ("Binary", "Object")):  # also inside lists
             raise InputError(f"{origin}: column {feature.name!r}: cannot be kept: {feature.dtype}")
-    features = features.with_columns(map(with_decimals, features.drop(key)))
-    known = Vocabulary(feature_ids.unique().sort())
-    rows = pl.Series("__row", known.encode(features[key]))
-    found = features.drop(key).with_columns(rows).filter(rows != PAD)
-    if found.is_empty():
+    features = features.with_columns(
+        pl.col(key).cast(pl.String).alias("__id"), *map(with_decimals, features.drop(key))
+    ).drop(key)
+    table = pl.DataFrame({key: ids, "__id": feature_ids.cast(pl.String)})
+    known = features.join(table, on="__id", how="semi")
+    if known.is_empty():
         raise InputError(f"{origin}: none of its {key}s is in the log")
-    if found["__row"].is_duplicated().any():
-        twice = features[key].filter((rows != PAD) & rows.is_duplicated())[0]
-        raise InputError(f"{origin}: {key} {twice!r} has more than one row")
-    filled = found.filter(pl.any_horizontal(pl.exclude("__row").is_not_null()))
+    if (twice := known["__id"].is_duplicated()).any():
+        raise InputError(
+            f"{origin}: {key} {known['__id'].filter(twice)[0]!r} has more than one row"
+        )
+    filled = known.filter(pl.any_horizontal(pl.exclude("__id").is_not_null()))
     logger.info(
         "%s: %s of %s %ss of the log have features",
-        *(origin, f"{len(filled):,}", f"{len(known):,}", key.removesuffix("_id")),
+        *(origin, f"{len(filled):,}", f"{feature_ids.n_unique():,}", key.removesuffix("_id")),
     )
-    table = pl.DataFrame({key: ids, "__row": known.encode(feature_ids)})
-    return table.join(found, on="__row", how="left", maintain_order="left").drop("__row")
+    return table.join(known, on="__id", how="left", maintain_order="left").drop("__id")
 
 
 def with_ids_of_log(

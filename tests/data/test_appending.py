@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import recsys
 from recsys.cli import app
-from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.config import Columns, DataConfig
 from recsys.data.appending import append, known_first
 from recsys.data.histories import PAD
 from recsys.data.manifest import write_contents
@@ -257,11 +257,6 @@ def test_plain_integers_are_text_where_ids_are_text(tmp_path: Path) -> None:
     assert grown.vocabulary.ids.to_list() == ["3x", "5x", "3", "5", "9x"]
 
 
-def test_missing_columns_are_named(dataset: PreparedDataset) -> None:
-    with pytest.raises(InputError, match="no column 'user_id' among customer, item_id"):
-        append(NEW.rename({"user_id": "customer"}), dataset.path)
-
-
 def test_features_of_new_items_and_users(tmp_path: Path) -> None:
     items = pl.DataFrame({"item_id": [3, 5, 9], "name": ["three", "five", "nine"]})
     users = pl.DataFrame({"user_id": ["a"], "age": [40]})
@@ -316,15 +311,6 @@ def test_other_items_outside_the_catalogue_are_another_dataset(dataset: Prepared
     again = prepare(other, out=dataset.path)
     assert again.fingerprint == dataset.fingerprint
     assert append(NEW[:1], dataset.path).vocabulary.ids.to_list() == [3, 5, 8]
-
-
-def test_users_whose_sessions_join_vanish(tmp_path: Path) -> None:
-    log = pl.DataFrame({"user_id": ["u", "u"], "item_id": [1, 1], "timestamp": [0, 10]})
-    split = LeaveLastOut()
-    data = prepare(log, DataConfig(session_gap=6, split=split), tmp_path / "data")
-    assert data.user_ids.to_list() == ["u#1", "u#2"]
-    between = log[:1].with_columns(timestamp=5)
-    assert append(between, data.path).user_ids.to_list() == ["u#1"]
 
 
 def test_a_bundle_answers_on_the_dataset_that_has_grown(

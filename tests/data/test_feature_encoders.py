@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from recsys.config import (
     CategoriesFeature,
@@ -151,22 +149,6 @@ def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"no safetensors")
     with pytest.raises(InputError, match="file: cannot be read as item features"):
         FeatureEncoder.load(tmp_path / "file", "item", (BRAND, PRICE))
-
-
-@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=5), min_size=1, max_size=6))
-def test_bags_contain_the_values_of_the_lists(lists: list[list[str]]) -> None:
-    encoder = fitted(TAGS, items=pl.DataFrame({"item_id": [0, 1], "tags": ["a|b|c", "b|c"]}))
-    items = pl.DataFrame(
-        {"item_id": range(len(lists)), "tags": pl.Series(lists, dtype=pl.List(pl.String))}
-    )
-    found = encoder.encode(items)
-    assert not found.categories[0].any()
-    for bag, shares, values in zip(found.categories[1:], found.shares[1:], lists, strict=True):
-        known = set(values) & set("abc")
-        assert {"abc"[category - 1] for category in bag[bag > 0]} == known
-        assert len(bag[bag > 0]) == len(known)
-        assert shares.sum() == pytest.approx(1 if known else 0)
-        assert not shares[bag == 0].any()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from recsys.config import VectorFeature, parse_experiment
 from recsys.data.features.encoders import FeatureEncoder
@@ -46,14 +44,6 @@ def test_vectors_have_length_1_and_half_precision(inner: type[pl.DataType], arra
 def test_no_vector_is_too_large_or_too_small_for_half_precision(size: float) -> None:
     rows = [None if row is None else [size * number for number in row] for row in ROWS]
     assert encoded(items(rows)).tolist() == [pytest.approx(row, abs=1e-3) for row in UNIT]
-
-
-@given(st.lists(st.floats(-1e30, 1e30, allow_subnormal=False), min_size=3, max_size=3))
-def test_stored_vectors_point_where_the_given_ones_do(row: list[float]) -> None:
-    found = encoded(items([row, [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], None]))[1].double().numpy()
-    length = math.hypot(*row)
-    expected = np.array(row) / length if length else np.zeros(3)
-    assert found == pytest.approx(expected, abs=1e-3)
 
 
 def arrow() -> pa.Table:

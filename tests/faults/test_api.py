@@ -111,27 +111,6 @@ def test_odd_paths(path: str, tally: Tally) -> None:
     tally("odd path", 2, 2)
 
 
-KEPT = {
-    "bytes": pl.Series([b"\xff"] * len(LOG)),
-    "duration": pl.Series([dt.timedelta(1)] * len(LOG)),
-    "object": pl.Series([object()] * len(LOG), dtype=pl.Object),
-    "struct": pl.Series([{"a": 1}] * len(LOG)),
-    "lists of bytes": pl.Series([[b"\xff"]] * len(LOG)),
-    "lists of lists": pl.Series([[[1]]] * len(LOG)),
-    "65 bits": pl.Series([2**64] * len(LOG), dtype=pl.Int128),
-}
-
-
-@pytest.mark.parametrize("kind", KEPT)
-def test_kept_columns_of_odd_types(kind: str, tmp_path: Path, tally: Tally) -> None:
-    log, odd = LOG.with_columns(odd=KEPT[kind]), KEPT[kind].alias("odd")
-    items = pl.DataFrame({"item_id": ["hat"], "odd": odd.head(1)})
-    outcome(lambda: prepare(log, out=tmp_path / "a", keep=["odd"]))
-    outcome(lambda: prepare(LOG, out=tmp_path / "b", items=items))
-    outcome(lambda: prepare(log, out=tmp_path / "c", where="odd = 1"))
-    tally("column of an odd type", 3, 3)
-
-
 @pytest.mark.parametrize("number", [2**63, -(2**64)])
 @pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp", "odd"])
 def test_integers_of_more_than_64_bits(

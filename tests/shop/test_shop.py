@@ -219,16 +219,3 @@ def test_smallest_shop_and_impossible_sizes() -> None:
         make_shop(num_products=99_999)
     with pytest.raises(InputError, match=r"^num_customers: must be at least 1, not 0$"):
         make_shop(num_customers=0)
-
-
-def test_product_names_are_unique() -> None:
-    most = sum(len(shelf.goods) * (1 + len(shelf.styles)) for shelf in SHELVES)
-    names = list_products(most)["name"]
-    assert names.n_unique() == most
-    assert names.str.contains("^[A-Z][A-Za-z' -]+(, [A-Z][A-Za-z' -]+)?$").all()
-
-
-def test_a_rule_comes_after_those_that_lead_to_its_causes() -> None:
-    for index, rule in enumerate(PLANTED):
-        later = {other.effect for other in PLANTED[index:]}
-        assert not later & set(rule.causes), rule.name

@@ -80,11 +80,6 @@ def test_a_rule_that_needs_only_one_cause_is_not_recovered(small: Shop) -> None:
     assert recovery["recovered"].to_list() == [len(rule.causes) == 1 for rule in small.rules]
 
 
-def test_equal_shares_are_not_an_explanation(small: Shop) -> None:
-    cases = explanation_accuracy(small, lambda history, _: [1.0] * len(history), max_cases=50)
-    assert not cases["cause_first"].any()
-
-
 def test_ground_truth_tests_are_deterministic_and_check_their_arguments(small: Shop) -> None:
     oracle = Oracle(small)
     assert_frame_equal(
