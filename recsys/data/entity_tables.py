@@ -71,10 +71,9 @@ def _with_features(
     known = features.join(table, on="__id", how="semi")
     if known.is_empty():
         raise InputError(f"{origin}: none of its {key}s is in the log")
-    if (twice := known["__id"].is_duplicated()).any():
-        raise InputError(
-            f"{origin}: {key} {known['__id'].filter(twice)[0]!r} has more than one row"
-        )
+    twice = known["__id"].filter(known["__id"].is_duplicated())
+    if len(twice):
+        raise InputError(f"{origin}: {key} {twice[0]!r} has more than one row")
     filled = known.filter(pl.any_horizontal(pl.exclude("__id").is_not_null()))
     logger.info(
         "%s: %s of %s %ss of the log have features",
