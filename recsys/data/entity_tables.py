@@ -29,10 +29,8 @@ def feature_tables(
 ) -> dict[str, pl.DataFrame]:
     """Return the user and the item table: the ids of a dataset and their features.
 
-    A table may name its ids as the log does, by the columns that were given or guessed.
-
-    Raises:
-        InputError: a table of features has none of the users or items, or one of them twice.
+    A table may name its ids as the log does. One that has none of the users or items, or one of
+    them twice, is an `InputError`.
     """
     people = user_ids if config.session_gap is None else user_of_session(user_ids)
     return {
@@ -50,12 +48,8 @@ def _with_features(
 ) -> pl.DataFrame:
     """Join features to ids; null if an id has none.
 
-    Args:
-        ids: unique ids of items or users, named as the id column of the features.
-        feature_ids: the id whose features each of them has; sessions of a user share one.
-        features: the id column and the features.
-        column: another name that the id column may have, that of the log.
-        origin: the name of the features in messages.
+    ``feature_ids`` are the ids whose features each of them has: sessions of a user share one. The
+    id column is called as the ids are, or ``column``, as in the log.
     """
     if features is None:
         return ids.to_frame()
@@ -214,11 +208,7 @@ _CODE = r"^-?0[0-9]"
 
 
 def as_stored(values: pl.Series, dtype: pl.DataType, name: str, place: str) -> pl.Series:
-    """Return `converted` values of a column, by its name in messages, of the dataset at a place.
-
-    Raises:
-        InputError: they cannot be converted.
-    """
+    """Return `converted` values of a column, by its name in messages, of the dataset at a place."""
     stored = converted(values, dtype)
     if stored is None:
         given, known = (
@@ -271,15 +261,8 @@ def grown_features(
 ) -> pl.DataFrame | None:
     """Return the features of a dataset with those that an append brings; given rows win.
 
-    Args:
-        known: the ids, in the first column, and features of the dataset; several rows may have the
-            same id and features.
-        given: the ids and features that are new or have changed; None if there are none.
-        column: another name that the ids may have in the given table, that of the log.
-        place: the dataset in messages.
-
-    Raises:
-        InputError: the given table has other columns, or values of another type.
+    Several known rows may have the same id, in the first column, and features. The given table must
+    have the same columns and types; its ids may be called ``column``, as in the log.
     """
     key, *features = known.columns
     origin = f"the {key.removesuffix('_id')} table"

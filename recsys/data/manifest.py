@@ -84,12 +84,7 @@ class Manifest(FolderManifest):
 def open_arrays(
     path: Path, listed: Collection[str]
 ) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
-    """Map the arrays of a dataset, by name, and read its user and item tables.
-
-    Raises:
-        InputError: one of them is not listed in the manifest or cannot be read, or they do not fit
-            each other.
-    """
+    """Map the arrays of a dataset, by name, and read its user and item tables; check them."""
     needed = {*(f"{name}.npy" for name in _DTYPES), "users.parquet", "items.parquet"}
     if missing := needed - set(listed):
         raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
@@ -106,11 +101,7 @@ def open_arrays(
 
 
 def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
-    """Read a Parquet file that the library wrote, with some columns and maybe more.
-
-    Raises:
-        InputError: it cannot be read, or lacks a column.
-    """
+    """Read a Parquet file that the library wrote, with some columns and maybe more."""
     try:
         table = pl.read_parquet(path)
     # A damaged Parquet page can make polars panic instead of raising.

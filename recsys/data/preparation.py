@@ -280,11 +280,7 @@ def describe(
 
 
 def put_in_place(contents: Contents, manifest: Manifest, out: Path, arrays: Path) -> None:
-    """Write a dataset into a new folder that takes the place of what is there.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
+    """Write a dataset into a new folder that takes the place of what is there."""
     with new_folder(out) as folder:
         files = write_contents(folder, contents, arrays)
         manifest.model_copy(update={"files": files}).write(folder)

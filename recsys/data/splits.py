@@ -153,10 +153,7 @@ def user_holdout(
     """Assign each user, with all interactions, to training, validation or test, at random.
 
     A user with n interactions [U] has the cuts (n, n, n) in training, (0, n, n) in validation and
-    (0, 0, n) in test. At least one user is in each.
-
-    Raises:
-        InputError: no user is left for training.
+    (0, 0, n) in test. At least one user is in each, else it is an `InputError`.
     """
     fractions = (valid_fraction, test_fraction)
     valid, test = (max(1, round(fraction * len(lengths))) for fraction in fractions)

@@ -110,11 +110,7 @@ class FolderManifest(BaseModel):
 
     @classmethod
     def load(cls, folder: Path, load: Callable[[Self], T]) -> T:
-        """Check a folder, and load what its manifest lists; again if it was replaced meanwhile.
-
-        Raises:
-            InputError: as `read` and `verify`, or as ``load``; or the folder was replaced again.
-        """
+        """Check a folder, and load what its manifest lists; again if it was replaced meanwhile."""
         for _ in range(2):
             if not folder.exists():
                 recover(folder)

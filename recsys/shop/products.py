@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import chain, product, zip_longest
 
@@ -19,62 +20,50 @@ Hiking boots, Trail map, Trekking poles, Backpack, Head torch, Compass, Water bo
 (winter), Snow boots (winter), Down jacket (winter), Ski goggles (winter), Ski helmet (winter),
 Hand warmers (winter), Tent (summer), Sleeping bag (summer), Camping stove (summer), Hammock
 (summer)
-
 Electronics: Compact, Pro, Slim, Wireless, Portable, Refurbished, Studio, Travel
 Phone, Phone case, Fast charger, Camera, Memory card, Laptop, Monitor, Docking station, Television,
 Soundbar, Games console, Second controller, Headphones, Tablet, Smart speaker, AA batteries*
-
 Home office: Oak, Walnut, Recycled, Executive, Everyday, Folding, Graphite, Ergonomic
 Printer, Standing desk, Office chair, Monitor arm, Fountain pen, Bookcase, Desk lamp, Filing
 cabinet, Whiteboard, Shredder, Footrest, Pinboard, Laptop stand, Ink cartridge*, Copy paper*,
 Sticky notes*
-
 Kitchen: Copper, Cast-iron, Stainless, Bamboo, Enamel, Professional, Retro, Mini
 Espresso machine, Coffee grinder, Loaf tin, Cake tin, Demijohn, Wok, Rice cooker, Chef's knife,
 Whetstone, Stock pot, Blender, Kettle, Toaster, Mixing bowl, Slow cooker (autumn), Preserving jar
 (autumn)
-
 Groceries: Organic, Fairtrade, Farmhouse, Family-size, Artisan, Wholegrain, Smoked, Alpine
 Hamper, Gift chocolates, Coffee beans*, Bread flour*, Baker's yeast*, Cocoa powder*, Wildflower
 honey*, Loose-leaf tea*, Olive oil*, Oat milk*, Basmati rice*, Tomato passata*, Muesli*, Sea salt*,
 Mulled wine spice (winter), Gingerbread (winter)
-
 Baby: Cotton, Little Bear, Rainbow, Soft-touch, First-year, Travel, Muslin, Starlight
 Cot, Baby monitor, Night light, Pushchair, Rain cover, High chair, Changing mat, Baby carrier,
 Bottle warmer, Play mat, Teether, Bath seat, Nappies*, Baby wipes*, Formula milk*, Snowsuit
 (winter)
-
 Sports: Club, Race, Training, Junior, Team, Carbon, Classic, Endurance
 Running shoes, Heart-rate monitor, Race belt, Triathlon suit, Road bike, Bike helmet, Bike lights,
 Yoga mat, Kettlebell, Football, Energy bars*, Ice skates (winter), Swimming goggles (summer), Swim
 cap (summer), Wetsuit (summer), Beach volleyball (summer)
-
 Garden: Cottage, Heritage, Galvanised, Heavy-duty, Terracotta, Long-handled, Patio, Solar
 Watering can, Wheelbarrow, Bird feeder, Secateurs, Lawn feed*, Charcoal*, Potting soil*, Lawn mower
 (spring), Raised bed (spring), Compost bin (spring), Greenhouse (spring), Seed tray (spring),
 Barbecue (summer), Parasol (summer), Garden hose (summer), Leaf rake (autumn)
-
 Books: Illustrated, Pocket, Signed, Anniversary, Large-print, Collector's, Annotated, Audio
 The Harbour Murders I, The Harbour Murders II, The Harbour Murders III, Italian course, Italian
 dictionary, Italian short stories, Bread-making book, Bird guide, World atlas, History of maps,
 Poems of the sea, Chess openings, Stargazing guide, Jazz biography, Advent stories (winter), Beach
 thriller (summer)
-
 Pets: Cosy, Natural, Chew-proof, Deluxe, Washable, Feline, Little Paws, Reed
 Aquarium, Aquarium filter, Litter tray, Scratching post, Cat tree, Puppy bed, Dog lead, Training
 whistle, Pet carrier, Rabbit hutch, Grooming brush, Fish food*, Cat litter*, Dog biscuits*, Hay*,
 Flea comb (spring)
-
 Do it yourself: Cordless, Trade, Precision, Magnetic, Quick-release, Reinforced, Handy, Master
 Power drill, Drill bit set, Wall plugs, Paint roller, Wall paint, Dust sheet, Spirit level, Claw
 hammer, Tool box, Step ladder, Jigsaw, Tape measure, Workbench, Sandpaper*, Wood glue*, Masking
 tape*
-
 Body care: Lavender, Aloe, Sensitive, Mineral, Rosemary, Unscented, Botanical, Sea-salt
 Safety razor, Shaving brush, Hair dryer, Bath towel, Electric toothbrush, Razor blades*, Brush
 heads*, Shampoo*, Hand soap*, Toothpaste*, Body lotion*, Cotton pads*, Deodorant*, Lip balm
 (winter), Sun cream (summer), After-sun gel (summer)
-
 Hobbies: Vintage, Starter, Deluxe, Wooden, Hand-made, Mini, Concert, Gallery
 Model railway, Railway points, Acoustic guitar, Guitar tuner, Easel, Oil paints, Canvas, Sewing
 machine, Fabric scissors, Chess set, Telescope, Jigsaw puzzle, Board game, Guitar strings*, Sewing
@@ -96,7 +85,7 @@ class Shelf:
 
     @classmethod
     def parse(cls, text: str) -> Shelf:
-        r"""Read a paragraph of the list: the category and its styles, then the goods.
+        r"""Read an entry of the list: the category and its styles, then the goods.
 
         >>> Shelf.parse("Garden: Solar, Patio\nTent (summer), Hay*").goods
         [('Tent', 'summer', False), ('Hay', '', True)]
@@ -108,7 +97,7 @@ class Shelf:
         return cls(category, styles.split(", "), goods)
 
 
-SHELVES = [Shelf.parse(paragraph) for paragraph in _SHELVES.strip().split("\n\n")]
+SHELVES = [Shelf.parse(entry) for entry in re.split(r"\n(?=.*: )", _SHELVES.strip())]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,7 @@ class FeatureCells(NamedTuple):
 
     @property
     def dtype(self) -> Any:
-        """The type of the column.
-
-        Raises:
-            InputError: the table has no such column.
-        """
+        """The type of the column, which the table must have."""
         columns = [name for name in self.table.columns if name not in KEYS[self.entity]]
         if self.feature.column in columns:
             return self.table.schema[self.feature.column]
@@ -71,11 +67,7 @@ class FeatureCells(NamedTuple):
         raise self.error(f"no such column among {', '.join(columns) or 'none'}{keep}")
 
     def single_values(self) -> pl.Expr:
-        """Return the column, whose cells are neither lists nor structs.
-
-        Raises:
-            InputError: they are, or the table has no such column.
-        """
+        """Return the column, whose cells may be neither lists nor structs."""
         if self.dtype.is_nested():
             raise self.error(f"must be a column of single values, not of {self.dtype}")
         return pl.col(self.feature.column)
@@ -90,11 +82,7 @@ class FeatureCells(NamedTuple):
         return InputError(f"{self.name}: {rule}")
 
     def check_varied(self, values: pl.Series) -> None:
-        """Check that all values, each once per row, tell the rows of the table apart.
-
-        Raises:
-            InputError: there are no values, or every row has the same ones.
-        """
+        """Check that all values, each once per row, tell the rows of the table apart."""
         counts = values.drop_nulls().value_counts()["count"]
         if counts.is_empty():
             raise self.error(f"no {self.entity} has a value")
@@ -314,11 +302,7 @@ class VectorColumn:
         return EncodedCells(directions)
 
     def read_fitting(self, cells: FeatureCells) -> NDArray[np.float16]:
-        """Return the encoded vectors of a table [R, K].
-
-        Raises:
-            InputError: as `read`, or the vectors are shorter or longer than the fitted ones.
-        """
+        """Return the encoded vectors of a table [R, K], as long as the fitted ones."""
         vectors = self.read(cells)
         known = vectors.drop_nulls()
         if len(known) and len(known[0]) != self.dim:

@@ -107,11 +107,7 @@ class FeatureEncoder:
         return {name: column.dim for name, (_, column) in self._vectors.items()}
 
     def vectors(self, table: pl.DataFrame) -> ItemVectors:
-        """Return the vectors of a table [R rows]; none without features of this kind.
-
-        Raises:
-            InputError: a column is missing, or has other vectors than the fitted ones.
-        """
+        """Return the vectors of a table [R rows], as long as the fitted ones, by column."""
         vectors = {}
         for name, (feature, column) in self._vectors.items():
             rows = column.read_fitting(FeatureCells(self.entity, feature, table))
@@ -122,9 +118,6 @@ class FeatureEncoder:
         """Encode the rows of a table [R rows], without their vectors.
 
         Values that `fit` did not see count as missing. Categories are numbered from ``first``.
-
-        Raises:
-            InputError: a column is missing, or has values that are not of its kind.
         """
         numbers = [np.zeros((len(table), 0), dtype=np.float32)]
         bags = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
@@ -175,11 +168,7 @@ class FeatureEncoder:
     def load(
         cls, path: str | os.PathLike[str], entity: Entity, features: Sequence[Feature]
     ) -> FeatureEncoder:
-        """Read a file that `save` wrote for an encoder of the same features.
-
-        Raises:
-            InputError: the file cannot be read, or belongs to other features.
-        """
+        """Read a file that `save` wrote for an encoder of the same features."""
         try:
             with safe_open(path, framework="numpy") as file:
                 facts = json.loads(file.metadata()["encoders"])
