@@ -42,20 +42,17 @@ class HeldOut(NamedTuple):
     """The evaluation of a scorer on the targets of one part."""
 
     ranks: RankTable
-    """The rank of every target, with segments."""
+    """With segments."""
     best: TopKTable
     """The best items of the full catalogue after every history."""
     metrics: dict[str, float]
-    """The metrics of these lists by name; see `catalogue_metrics`."""
+    """Those of these lists by name; see `catalogue_metrics`."""
     alone: RankTable | None = None
-    """The ranks without what was added to the scores, with segments; None if nothing was."""
+    """The ranks without what was added to the scores; None if nothing was."""
 
 
 def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime) -> Holdout:
-    """Return the held-out targets of a part, which must be there and can be evaluated.
-
-    Under ``request_time="known"`` every target has a history of its own, so the histories differ
-    from those of ``"unknown"`` in their request times only.
+    """Return the held-out targets of a part.
 
     Raises:
         InputError: there are no targets; or the request times of several targets after one history

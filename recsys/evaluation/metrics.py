@@ -30,13 +30,13 @@ class RankedLists(NamedTuple):
     """Q targets in N lists, the targets of each list ordered from the best rank on."""
 
     ranks: NDArray[np.int64]
-    """Shape [Q]: the rank of each target."""
+    """[Q]."""
     rows: NDArray[np.int64]
-    """Shape [Q]: the list that each target is in, ascending."""
+    """The list that each target is in [Q], ascending."""
     positions: NDArray[np.int64]
-    """Shape [Q]: the position of each target among those of its list, j, from 1."""
+    """The position of each target among those of its list [Q], j, from 1."""
     sizes: NDArray[np.int64]
-    """Shape [N]: the number of targets in each list, m."""
+    """The number of targets in each list [N], m."""
 
     @classmethod
     def of(cls, ranks: NDArray[np.int64], lists: NDArray[np.int64]) -> RankedLists:
@@ -128,10 +128,7 @@ def user_values(
     metric: str,
     lists: NDArray[np.int64] | None = None,
 ) -> Values:
-    """Return one metric of every user [U], users ascending: the mean over the user's lists.
-
-    Args and errors: see `metric_values`; ``users`` has the user of each target [Q].
-    """
+    """Return `metric_values` of every user [U], users ascending: the mean over the user's lists."""
     lists = np.arange(len(ranks)) if lists is None else lists
     _, first = np.unique(lists, return_index=True)
     return user_means(metric_values(ranks, metric, lists), users[first])
@@ -182,8 +179,8 @@ def bootstrap_means(
 ) -> list[Interval]:
     """Return means with percentile-bootstrap 95% intervals, of observations grouped by value.
 
-    Drawing n observations with replacement only changes how many fall into each group, and those
-    numbers are multinomial: with groups, 35,000 users cost as much as their distinct ranks.
+    Resampling only changes how many fall into each group, and those numbers are multinomial: with
+    groups, 35,000 users cost as much as their distinct ranks.
 
     Args:
         values: M metrics in each of G groups [M, G].
@@ -334,7 +331,6 @@ class Metric(NamedTuple):
     """A metric that runs can be compared by."""
 
     name: str
-    """E.g. ``ndcg_at_10``."""
     source: Source
 
     @property
@@ -348,9 +344,6 @@ def find_metric(name: str) -> Metric:
 
     Raises:
         InputError: there is no such metric.
-
-    >>> find_metric("coverage_at_10")
-    Metric(name='coverage_at_10', source='top_k')
     """
     return Metric(name, SOURCES[split_name(name, SOURCES)[0]])
 

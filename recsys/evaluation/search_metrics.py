@@ -90,12 +90,7 @@ def choose_probes(
 ) -> IndexedScorer:
     """Return the scorer with about as few lists read as give a recall, to an eighth; at most all.
 
-    Args:
-        scorer: finds items by the index.
-        histories: some histories, none empty.
-        k: the length of the lists.
-        seen: whether items of the histories are left out.
-        wanted: the recall, 0 to 1.
+    No history may be empty; ``wanted`` is the recall of the k best items, 0 to 1.
     """
     exact, _ = top_k(scorer.exact, histories, k, seen)
 
@@ -134,12 +129,8 @@ def search_times(
 ) -> SearchTime:
     """Time both searches in turns for a number of users at a time.
 
-    Args:
-        new_scorer: returns a scorer that finds items by the index, and knows no history yet.
-        histories: some histories, none empty; they are repeated where there are too few.
-        k: the length of the lists.
-        seen: whether items of the histories are left out.
-        users: their number.
+    ``new_scorer`` returns one that knows no history yet. No history may be empty; they are repeated
+    where there are too few.
     """
     rounds: list[tuple[float, float]] = []
     began = time.perf_counter()

@@ -68,11 +68,7 @@ class SavedTable:
     """The columns that the table must have, with their types."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one Parquet file atomically, with the protocol and its SHA-256 in its metadata.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write one Parquet file atomically, with the protocol and its SHA-256 in its metadata."""
         metadata = {self._key(): json.dumps(asdict(self.protocol)), "recsys.seal": BLANK}
         with new_file(Path(path)) as file:
             self.frame.write_parquet(file, metadata=metadata)
@@ -214,13 +210,12 @@ def rank_table(
 def pool_folds(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> RankTable:
     """Put the targets of several folds of one log into one table, so that a user counts once.
 
+    Users are renumbered in the order of their ids; target tokens remain those of their own
+    datasets. The protocol has the largest catalogue and all dropped targets.
+
     Args:
         tables: the tables of one model under one protocol, one per fold.
         user_ids: the ids of the users of each fold's dataset, in the order of its rows.
-
-    Returns:
-        A table whose users are renumbered in the order of their ids. Target tokens remain those of
-        their own datasets. Its protocol has the largest catalogue and all dropped targets.
     """
     frames, ids = [], []
     for fold, (table, of_fold) in enumerate(zip(tables, user_ids, strict=True), 1):
@@ -260,23 +255,13 @@ class NextListTable(SavedTable):
         return next_list_metrics(generated.to_numpy(), purchases)
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """Return one metric of every user [Q].
-
-        Raises:
-            InputError: there is no such metric.
-        """
+        """Return one metric of every user [Q], or raise InputError."""
         if metric not in (metrics := self.metrics()):
             raise InputError(f"metric {metric!r}: must be one of {', '.join(metrics)}")
         return metrics[metric]
 
     def summary(self) -> dict[str, Interval]:
-        """Average every metric over the users, with percentile-bootstrap intervals over them.
-
-        The seed is fixed: the same table always gives the same intervals.
-
-        Raises:
-            ValueError: the table is empty.
-        """
+        """Average every metric over the users, with intervals over them; see `summarise`."""
         metrics = self.metrics()
         values, counts = np.unique(np.stack([*metrics.values()]), axis=1, return_counts=True)
         intervals = bootstrap_means(values, counts, np.random.default_rng(0))

@@ -1,25 +1,30 @@
-"""The catalogue: the items that a model scores, with the features that it reads."""
+"""The catalogue: the items that a model scores, its features, and the model that grows with it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from scipy.sparse import csr_array
+from torch import Tensor
 
 from recsys.config import Experiment, FeatureReaderConfig, ModelConfig, VectorFeature
 from recsys.data.database import check_memory
 from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors, features_of
 from recsys.data.histories import PAD, FeatureTable, Histories
 from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
 from recsys.model.build import build_model
-from recsys.model.embeddings import FeatureEmbeddings, ItemFeatureEmbeddings, VectorEmbeddings
+from recsys.model.embeddings import (
+    FeatureEmbeddings,
+    ItemEmbeddings,
+    ItemFeatureEmbeddings,
+    VectorEmbeddings,
+)
 from recsys.model.models import Model
 
 
@@ -31,9 +36,8 @@ class Catalogue:
     """I, the number of items that training may learn an embedding of."""
     encoders: Encoders = NO_ENCODERS
     features: FeatureTable | None = None
-    """The features of the I items, and of any that were added later."""
+    """Those of the I items, and of any that were added later."""
     vectors: ItemVectors = field(default_factory=dict)
-    """The vectors of the same items."""
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: PreparedDataset) -> Catalogue:
@@ -52,13 +56,9 @@ class Catalogue:
         items: pl.DataFrame,
         vectors: ItemVectors | None = None,
     ) -> Catalogue:
-        """The catalogue of the first items of a table, and the features of all of them.
+        """The catalogue of the first I items of a table, and the features of all of them.
 
-        Args:
-            num_items: the number of the first items, I.
-            encoders: the encoders of the features that the model reads.
-            items: item_id and item features; items that were added later come last.
-            vectors: the vectors of the items; if None, they are columns of the table.
+        Vectors are columns of the table if they are not given.
 
         Raises:
             InputError: the table lacks a feature; see `FeatureEncoder.encode`.
@@ -70,24 +70,16 @@ class Catalogue:
         return cls(num_items, encoders, encoder.encode(items), vectors)
 
     def check_memory(self, config: ModelConfig, copies: int, gpu_memory: int | None = None) -> None:
-        """Check that so many copies of a model's weights fit into the memory, before it is built.
-
-        With the free bytes of a GPU they must fit there.
+        """Check that so many copies of the item embeddings fit into the memory, or that of a GPU.
 
         Raises:
             InputError: they do not.
         """
-        counted = config
-        if getattr(config, "positions", None) in ("rotary", "sinusoidal"):
-            # Tables of angles hold no parameter, and on the meta device load the compiler, too.
-            counted = config.model_copy(update={"positions": "none"})
-        with torch.device("meta"), _NoValues():  # without memory, and without drawing a number
-            model = self._build(counted, np.zeros(self.num_items + 1, dtype=np.int64))
-        parameters = sum(weight.numel() for weight in model.parameters())
+        rows, dim = self.num_items + 1, config.embedding_dim
         check_memory(
-            copies * parameters * 4,
-            f"model: its {parameters:,} parameters, {copies} times in all,",
-            "choose a smaller embedding_dim, or narrower and fewer blocks",
+            copies * rows * dim * 4,
+            f"model: the embeddings of its {self.num_items:,} items, {copies} times in all,",
+            "choose a smaller embedding_dim",
             gpu_memory,
         )
 
@@ -106,9 +98,6 @@ class Catalogue:
             InputError: the model does not fit into the memory.
         """
         self.check_memory(config, 1)
-        return self._build(config, interactions)
-
-    def _build(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
         encoders, dim = self.encoders, config.embedding_dim
         has_ids = not isinstance(config, FeatureReaderConfig) or config.item_ids
         inputs = features = None
@@ -162,22 +151,112 @@ def empty_model(
 ) -> Model:
     """Build the model of a bundle, in evaluation mode; the caller loads its weights.
 
-    Args:
-        experiment: the settings of the bundle.
-        item_table: the items with their counts; items added after training come last.
-        num_trained: the number of items that the model was trained on.
-        encoders: the encoders of the features that it reads.
-        vectors: the vectors of the items; if None, they are columns of the table.
+    The table has the items with their counts, those added after training last.
     """
     catalogue = Catalogue.read(num_trained, encoders, item_table, vectors)
     interactions = np.concatenate([[0], item_table["count"].to_numpy()])
     return catalogue.empty_model(experiment.model, interactions)
 
 
-class _NoValues(TorchFunctionMode):
-    """Gives new weights no values: normal ones on the meta device load torch's compiler first."""
+# --- A catalogue that has grown -------------------------------------------------------------------
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (nn.init.normal_, Tensor.normal_):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
+_NOISE = 0.01
+"""Noise of a new row without neighbours, as a share of the spread of the known rows: rows that are
+equal would tie."""
+
+
+def grown_weights(
+    weights: Mapping[str, Tensor], tokens: NDArray[np.int32], model: Model, histories: Histories
+) -> dict[str, Tensor]:
+    """Return the weights of an earlier model, for a model of a grown catalogue.
+
+    In the tables with a row per item a known item keeps its row. A new one has zeros where the
+    model reads item features, which are all that is known of it; else the mean of its first
+    neighbours: random rows would first have to be trained away; without any, the mean of all known
+    rows and a little noise of torch's generator.
+
+    Args:
+        weights: of the earlier model, by name.
+        tokens: the token that each item had there [I + 1]; PAD for an item without a known row.
+        model: a new model of the I items, which is not changed.
+        histories: where neighbours are looked for, in its item tokens.
+
+    Raises:
+        InputError: a weight has another shape in the earlier model.
+    """
+    tables, grown = item_tables(model), dict[str, Tensor]()
+    num_known = int(tokens.max(initial=PAD)) + 1
+    neighbours = None
+    if model.items.features is None and tables:
+        neighbours = first_neighbours(histories, tokens, num_known)
+    for name, new in model.state_dict().items():
+        known = weights.get(name)
+        if known is None:
+            raise InputError(f"weight {name!r}: the model to start from has none")
+        fits = known.shape == new.shape
+        if name in tables:
+            fits = known.shape[1:] == new.shape[1:] and len(known) >= num_known
+        if not fits:
+            raise InputError(
+                f"weight {name!r} is {tuple(known.shape)} in the model to start from, but "
+                f"{tuple(new.shape)} here"
+            )
+        grown[name] = _grown_table(known, tokens, neighbours) if name in tables else known
+    return grown
+
+
+def _grown_table(known: Tensor, tokens: NDArray[np.int32], neighbours: csr_array | None) -> Tensor:
+    """Return the rows of all items [I + 1, D]; zeros for new ones if neighbours is None."""
+    rows = known[torch.from_numpy(tokens).long()].clone()
+    new = np.flatnonzero(tokens == PAD)
+    if neighbours is None:
+        rows[torch.from_numpy(new)] = 0
+        return rows
+    if len(new := new[1:]):  # not PAD itself
+        chosen = known[torch.from_numpy(tokens[tokens != PAD]).long()]
+        counts = neighbours[new]
+        totals = counts.sum(axis=1)
+        sums = counts @ known[: counts.shape[1]].double().numpy()
+        means = torch.from_numpy(sums / np.maximum(totals, 1)[:, None]).to(known.dtype)
+        alone = torch.from_numpy(totals == 0)
+        noise = torch.randn(int(alone.sum()), known.shape[1])
+        means[alone] = chosen.mean(dim=0) + _NOISE * chosen.std(dim=0, correction=0) * noise
+        rows[torch.from_numpy(new)] = means
+    return rows
+
+
+def item_tables(model: Model) -> set[str]:
+    """Return the names of the weights with a row per item; none where items have features alone."""
+    tables = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, ItemEmbeddings) and module.num_embeddings > 1
+    }
+    return {name for name, weight in model.named_parameters() if id(weight) in tables}
+
+
+def first_neighbours(histories: Histories, tokens: NDArray[np.int32], num_known: int) -> csr_array:
+    """Count the first known neighbours of each new item [I + 1, J + 1], by new and earlier token.
+
+    Those of an occurrence are the nearest known items before and after it in the same history.
+
+    >>> histories = Histories.from_lists([[1, 3, 4, 2], [3, 1]])  # 3 and 4 are new
+    >>> first_neighbours(histories, np.array([0, 1, 2, 0, 0]), 3).toarray()[3:].tolist()
+    [[0, 2, 1], [0, 1, 1]]
+    """
+    items, users = histories.items, histories.users
+    places = np.arange(len(items))
+    known = tokens[items] != PAD
+    before = np.maximum.accumulate(np.where(known, places, -1))
+    after = np.minimum.accumulate(np.where(known, places, len(items))[::-1])[::-1]
+    new: list[NDArray[np.int32]] = []
+    neighbours: list[NDArray[np.int32]] = []
+    for nearest, exists in ((before, before >= 0), (after, after < len(items))):
+        rows = np.flatnonzero(~known & exists)
+        rows = rows[users[nearest[rows]] == users[rows]]
+        new.append(items[rows])
+        neighbours.append(tokens[items[nearest[rows]]])
+    pairs = np.concatenate(new), np.concatenate(neighbours)
+    return csr_array(
+        (np.ones(len(pairs[0]), dtype=np.int64), pairs), shape=(len(tokens), num_known)
+    )

@@ -16,8 +16,7 @@ from recsys.inference.scorer import ELEMENTS_PER_BATCH, Seen, batches_of_similar
 from recsys.model.generation import Beam, Greedy, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 
-_TOKENS = 1 << 13
-"""The number of history tokens encoded at once, padding included."""
+_TOKENS = 1 << 13  # of histories that are encoded at once, padding included
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,6 @@ class SequenceGenerator:
 
     model: SequenceToSequence
     max_sequence_length: int
-    """The number of latest items of a history that the model reads."""
     strategy: Strategy = field(default_factory=Greedy)
 
     @torch.inference_mode()

@@ -1,7 +1,7 @@
 """The best items by way of an approximate index (faiss, of an extra), with exact scores.
 
-A search compares a query with the items of the lists next to it only: it pays for single requests
-over some 380,000 items or more, and users who are asked about together are answered faster without.
+It pays for single requests over some 380,000 items or more; users who are asked about together are
+answered faster without.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 _ROUNDS, _POINTS_PER_LIST, _SEED = 10, 64, 1234
 _QUERIES_PER_THREAD = 16
-"""torch and faiss each have threads of their own, which take the cores from each other for moments:
-few queries are done before a second thread could help."""
-_USERS = 256
-"""The users that are searched for together."""
+"""torch and faiss take the cores from each other: few queries are done before a second thread could
+help."""
+_USERS = 256  # that are searched for together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,31 +105,14 @@ class ItemIndex:
         """Return the same index, which reads another number of lists."""
         return replace(self, probes=min(probes, len(self.directions)))
 
-    def find(
-        self, queries: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.int32]:
-        """Find items with large dot products, the largest first.
+    def find(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int32]:
+        """Find items [B, count] with large dot products with queries [B, D], the largest first.
 
-        Where few items are allowed, more lists are read, so that a search compares as many of them.
-
-        Args:
-            queries: shape [B, D].
-            count: the number of items to find, N.
-            allowed: whether each item token may be found [I + 1]; all if None.
-
-        Returns:
-            Item tokens [B, N]; PAD fills the end where the lists have fewer.
+        PAD fills the end where the lists have fewer.
         """
         faiss = _faiss()
         settings = faiss.SearchParametersIVF()
         settings.nprobe = self.probes
-        if allowed is not None:  # bits and selector must live as long as the search
-            some = max(1, int(np.count_nonzero(allowed[1:])))
-            probes = math.ceil(self.probes * self.num_items / some)
-            settings.nprobe = min(probes, len(self.directions))
-            bits = np.packbits(allowed[1:], bitorder="little")
-            selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
-            settings.sel = selector
         # Of this thread: a server's thread begins with all cores, whatever torch may use.
         threads = min(torch.get_num_threads(), 1 + len(queries) // _QUERIES_PER_THREAD)
         faiss.omp_set_num_threads(threads)
@@ -152,8 +134,7 @@ class IndexedScorer:
     """The scores of another scorer; its best items are found by an index. A `RankingScorer`.
 
     Which items are found is approximate, their scores and order are exact. Where the index finds
-    too few items for a user, because the others were seen or are not allowed, the exact scorer
-    answers.
+    too few items for a user, because the others were seen, the exact scorer answers.
     """
 
     exact: Scorer
@@ -165,8 +146,6 @@ class IndexedScorer:
     index: ItemIndex
     retrieve: int | None = None
     """How many items are found for the ranker; if None, the k that are wanted."""
-    allowed: NDArray[np.bool_] | None = None
-    """Shape [I + 1]: whether each item token may be found; if None, all may."""
 
     @property
     def num_items(self) -> int:
@@ -184,9 +163,7 @@ class IndexedScorer:
         count = min(k if self.retrieve is None else self.retrieve, self.num_items)
         order = np.argsort(histories.lengths, kind="stable")  # of similar length together
         order = order[histories.lengths[order] > 0]
-        # Where no more items are allowed than a search reads, scoring all of them costs less.
-        few = self.allowed is not None and np.count_nonzero(self.allowed) <= self.index.items_read
-        for start in range(0, 0 if few else len(order), _USERS):
+        for start in range(0, len(order), _USERS):
             rows = order[start : start + _USERS]
             found = self._find(histories.take(rows), count, seen)
             full = (found != PAD).all(axis=1)
@@ -203,12 +180,12 @@ class IndexedScorer:
         """Find items [B, N] that may be recommended, in any order; PAD where there are fewer."""
         queries = self.encoder.states(histories).float().cpu().numpy()
         if seen == "allow":
-            return self.index.find(queries, count, self.allowed)
+            return self.index.find(queries, count)
         width = self.num_items + 1
         known = np.unique(histories.users * width + histories.items)
         more = np.bincount(known // width, minlength=len(histories)).max()
         most = min(count + int(more), self.num_items)
-        found = self.index.find(queries, most, self.allowed)
+        found = self.index.find(queries, most)
         pairs = np.arange(len(histories))[:, None] * width + found
         found[np.isin(pairs, known)] = PAD
         order = np.argsort(found == PAD, axis=1, kind="stable")  # what is left, best first

@@ -39,8 +39,7 @@ class _Step(NamedTuple):
     tokens: int
     """Rows times positions in the encoder, padding included."""
     elements: int
-    """Elements in the head: rows times candidates, for target attention also times positions, per
-    attention head and a few times over."""
+    """Rows times candidates in the head, for target attention also times positions."""
 
 
 # A CPU is fastest with what fits in its cache: for 346 histories of Beauty, 12,101 items and target
@@ -53,11 +52,11 @@ attends to the histories: four batches of 64 users took three quarters of the ti
 
 
 class ModelScorer:
-    """Scores of a model, which reads only the latest items of a history.
+    """Scores of a model, float32 whatever the precision of training.
 
     Histories of similar length go through the model together, candidates in chunks: it needs the
     memory of the result and a constant. A user's scores do not depend on the other users, except
-    for rounding. Scores are float32 whatever the precision of training.
+    for rounding.
 
     Args:
         model: scores the catalogue.
@@ -101,8 +100,7 @@ class ModelScorer:
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
         """See `Scorer.score`; on the device of the model.
 
-        Only the candidates are scored, unless they are most of the catalogue. Candidates that are
-        the same for all histories are represented once.
+        Candidates that are the same for all histories are represented once.
 
         Raises:
             ValueError: a history is empty; or the model reads times or features that the histories
@@ -127,11 +125,7 @@ class ModelScorer:
 
     @torch.inference_mode()
     def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
-        """See `recsys.inference.ranking.top_k`: the scores of a large catalogue are never held.
-
-        Raises:
-            ValueError: see `score`.
-        """
+        """See `recsys.inference.ranking.top_k`: the scores of a large catalogue are never held."""
         if users_per_batch(self.num_items) > FEWEST_USERS:
             return best_of_all(self, histories, k, seen)
         items, values = no_items(len(histories), k)
@@ -160,11 +154,7 @@ class ModelScorer:
 
     @torch.inference_mode()
     def states(self, histories: Histories) -> Tensor:
-        """Return the state [B, D] that the head joins with a candidate at the last item.
-
-        Raises:
-            ValueError: see `score`.
-        """
+        """Return the state [B, D] that the head joins with a candidate at the last item."""
         with evaluating(self._model):
             batches = list(self._batches(histories, len(histories)))
             states = torch.cat([self._encode_last(batch)[0] for _, batch in batches])
@@ -274,28 +264,19 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
 
 
 class StateCache:
-    """What one model made of the latest histories, in bounded memory.
+    """What one model made of the latest histories, in bounded memory, keys included.
 
-    A history is known by everything that the model reads of it: its items, and their times and
-    features where the model reads them. The least recently used one is dropped first. The weights
-    of the model must stay as they are. One thread may use it at a time.
-
-    A history that grew by an item is another history: positions count from the end, and the oldest
-    item leaves the window, so that every state changes.
-
-    Args:
-        most_bytes: the size of all that is kept, keys included.
+    A history is known by everything that the model reads of it; one that grew by an item is
+    another: positions count from the end, so that every state changes. The least recently used one
+    is dropped first. The weights of the model must stay as they are, and one thread may use it.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._kept: OrderedDict[tuple[bytes, ...], LastRepresentation] = OrderedDict()
         self.bytes = 0
-        """The size of what is kept."""
-        self.hits = 0
-        """The number of histories that were known; whoever reports it may set it to 0."""
-        self.misses = 0
-        """The number of histories that were encoded; as `hits`."""
+        self.hits = self.misses = 0
+        """Histories that were known, and that were encoded; whoever reports them may set them."""
 
     def encode_last(self, model: Model, histories: Histories) -> LastRepresentation:
         """Return `Model.encode_last` of B histories, none empty; unknown ones are encoded."""

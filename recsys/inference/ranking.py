@@ -74,18 +74,9 @@ def rank_targets(
         Ranks [Q], 1 to I, or `NEVER`.
 
     Raises:
-        ValueError: the number of targets is not that of the rows, or one is not in the catalogue;
-            or the scores violate the protocol `Scorer`.
+        ValueError: the scores violate the protocol `Scorer`.
     """
-    targets = np.asarray(targets)
     rows = np.arange(len(histories)) if rows is None else rows
-    if targets.shape != rows.shape:
-        raise ValueError(f"{len(rows)} histories need as many targets, not {targets.shape}")
-    outside = (targets < 1) | (targets > scorer.num_items)
-    if outside.any():
-        raise ValueError(
-            f"targets are item tokens from 1 to {scorer.num_items}, not {targets[outside][0]}"
-        )
     ranks = np.empty(len(targets), dtype=np.int64)
     for batch in user_batches(len(histories), scorer.num_items):
         scores = _scores(scorer, histories[batch])

@@ -88,10 +88,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blend:
-    """score(c) = Σ_m w_m · s_m(c), of any scorers of one catalogue.
-
-    A model with its counts is one, and so is a committee of models and baselines.
-    """
+    """score(c) = Σ_m w_m · s_m(c), of any scorers of one catalogue: a model and its counts."""
 
     terms: tuple[tuple[Scorer, float], ...]
     """The scorers and their weights, none 0. The scores are on the device of the first."""

@@ -21,8 +21,7 @@ from recsys.data.tables import TableSource, read_table
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, first_line
 from recsys.folders.atomic import new_folder
-from recsys.inference.catalogue import empty_model
-from recsys.inference.grown_items import EarlierModel
+from recsys.inference.catalogue import empty_model, grown_weights
 from recsys.serving.bundle import BundleManifest, EarlierBundle, ModelBundle, write_files
 from recsys.serving.raw_values import id_series
 
@@ -134,7 +133,7 @@ def extend(
     The known items keep their scores, and come first. A new item is represented by its features
     where the model reads item features, else by the mean of its first neighbours in the histories
     of the parts that the model was trained on, else by the mean of all items; see
-    `EarlierModel.grown`. A count ensemble counts the pairs with a new item in the same histories.
+    `grown_weights`. A count ensemble counts the pairs with a new item in the same histories.
 
     Args:
         bundle: the trained model.
@@ -170,8 +169,7 @@ def extend(
     known[bundle.num_items + 1 :] = PAD
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(bundle.experiment.seed)
-        earlier = EarlierModel(bundle.model.state_dict(), known)
-        model.load_state_dict(earlier.grown(model, histories))
+        model.load_state_dict(grown_weights(bundle.model.state_dict(), known, model, histories))
     counts = bundle.count_ensemble
     if counts is not None:
         newest = latest_histories(mapped, before, counts.recent_share)

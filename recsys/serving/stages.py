@@ -85,7 +85,7 @@ def ranking_scorer(
         seen: for two stages: with "filter", no item of the history is retrieved.
         retrieve: how many items target attention ranks; all if None.
         allowed: whether each item token may be recommended [I + 1]; all may if None.
-        index: finds the best items; all are scored if None.
+        index: finds the best of all items; all are scored if None.
 
     Raises:
         InputError: ``retrieve`` is given, and the model has no target attention; or with an index
@@ -104,8 +104,8 @@ def ranking_scorer(
     if retrieve is not None:
         first = bundle.retriever if allowed is None else AllowedItems(bundle.retriever, allowed)
         scorer = replace(scorer, model=TwoStages(first, bundle.scorer, retrieve, seen))
-    ranking = scorer if allowed is None else AllowedItems(scorer, allowed)
+    if allowed is not None:
+        return AllowedItems(scorer, allowed)
     if index is None:
-        return ranking
-    encoder = query_encoder(bundle)
-    return IndexedScorer(ranking, bundle.scorer, encoder, index.items, retrieve, allowed)
+        return scorer
+    return IndexedScorer(scorer, bundle.scorer, query_encoder(bundle), index.items, retrieve)

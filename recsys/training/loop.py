@@ -38,8 +38,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, Terminated, terminate
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
-from recsys.inference.catalogue import Catalogue
-from recsys.inference.grown_items import EarlierModel
+from recsys.inference.catalogue import Catalogue, grown_weights
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import ReportingScorer
 from recsys.machine import keep_freed_memory
@@ -98,7 +97,7 @@ class WarmStart:
         """
         seen = np.bincount(histories.items, minlength=len(self.tokens)) > 0
         tokens = np.where(self.untrained & seen, np.int32(PAD), self.tokens)
-        model.load_state_dict(EarlierModel(self.weights, tokens).grown(model, histories))
+        model.load_state_dict(grown_weights(self.weights, tokens, model, histories))
 
     def has_new(self, histories: Histories) -> bool:
         """Return whether the histories have an interaction that the model was not trained on."""

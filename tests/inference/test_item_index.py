@@ -125,20 +125,6 @@ def test_few_lists_hold_most_of_the_best_items_and_all_lists_hold_all() -> None:
     assert index.reading(ALL).find(queries, 10).tolist() == exact.tolist()
 
 
-def test_only_allowed_items_are_found_and_more_lists_are_read_for_them() -> None:
-    items, queries = vectors(5_000), vectors(50)
-    allowed = np.zeros(5_001, dtype=bool)
-    allowed[np.random.default_rng(2).choice(np.arange(1, 5_001), 500, replace=False)] = True
-    scores = np.where(allowed[1:], queries @ items.T, -np.inf)
-    exact = np.argsort(-scores, axis=1)[:, :10].astype(np.int32) + 1
-    found = ItemIndex.build(items).reading(8).find(queries, 10, allowed)
-    assert allowed[found].all()
-    assert recall(found, exact) > 0.9
-    few = np.isin(np.arange(5_001), [7, 5_000])
-    (one,) = ItemIndex.build(items).reading(ALL).find(queries[:1], 4, few)
-    assert (sorted(one[:2].tolist()), one[2:].tolist()) == ([7, 5_000], [0, 0])
-
-
 # --- Recommending by it --------------------------------------------------------------------------
 
 

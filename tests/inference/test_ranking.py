@@ -192,9 +192,6 @@ class Half(TableScorer):
     [
         (table([1, np.nan]), targets(1), r"TableScorer\.score gave NaN"),
         (Half(np.ones((1, 2), np.float32)), targets(1), r"torch\.bfloat16"),
-        (table([1, 2]), targets(0), "from 1 to 2, not 0"),
-        (table([1, 2]), targets(3), "from 1 to 2, not 3"),
-        (table([1, 2]), targets(1, 2), "1 histories need as many targets"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused(

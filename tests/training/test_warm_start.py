@@ -31,8 +31,7 @@ from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.experiments.trainings import Start, continue_bundle, plan_start
-from recsys.inference.catalogue import Catalogue
-from recsys.inference.grown_items import item_tables
+from recsys.inference.catalogue import Catalogue, item_tables
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
