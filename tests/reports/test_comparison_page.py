@@ -138,11 +138,6 @@ def test_rows_are_in_the_order_of_merit(comparison: Comparison, tracking: Tracki
     assert forests(last)[0].title == "MRR"
 
 
-def test_every_run_of_many_has_a_style_of_its_own(comparison: Comparison) -> None:
-    comparison = many_runs(comparison)
-    assert len({style for _, style in styled(comparison)}) == len(comparison.rows) == 12
-
-
 def test_charts_have_their_numbers_in_a_table(comparison: Comparison, folder: Path) -> None:
     page = (folder / "comparison.html").read_text()
     figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -17,7 +18,7 @@ from recsys.config import parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.reports.comparison import ComparedRun, compare, verdict
 from recsys.reports.run_page import (
@@ -30,6 +31,7 @@ from recsys.reports.run_page import (
     draw_race,
     examples_of,
     headline,
+    random_ndcg_at_10,
     write_run_report,
 )
 from recsys.reports.statistics import PairedResult
@@ -38,6 +40,7 @@ from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from tests.conftest import Look
 from tests.helpers.html_faults import html_faults
+from tests.helpers.rank_tables import ranked
 
 EVIL = "<script>alert(1)</script>"
 
@@ -125,6 +128,7 @@ def test_the_page_has_every_part(report: RunReport, page: str) -> None:
         *("recsys run purchases.csv --time-limit 10m", "took 10.2 minutes", "884 MiB"),
         *("2026-11-22 20:00 UTC", "29% of the interactions are repeats."),
         f"interactions {report.dataset.manifest.counts['interactions']:,}: ",
+        "rows 1,459 read, dropped: none",
         "NDCG@10 is 1 where the held-out item is the first of the list",
         *("too large for the memory", "pctm window 10, recent decay 0.7 .0210 0 1 a baseline"),
         *("future_training", EVIL),
@@ -225,12 +229,7 @@ def test_the_headline_follows_the_difference(
     [
         (0.012, 0.0001, 0.1, "+12% over the best (p = .0001)"),
         (0.012, 0.31, 0.1, "+12% against the best, which may be chance (p = .3100)"),
-        (
-            -0.03,
-            0.001,
-            0.1,
-            "−30% against the best, which did better (p = .0010)",
-        ),
+        (-0.03, 0.001, 0.1, "−30% against the best, which did better (p = .0010)"),
         (0.1, 0.001, 0.0, "+.1000 over the best (p = .0010)"),
     ],
 )
@@ -241,20 +240,16 @@ def test_the_verdict_follows_the_difference(
     assert verdict(result, mean, "the best").replace("\xa0", " ") == words
 
 
-def test_dropped_rows_are_counted_once(tmp_path: Path, report: RunReport) -> None:
-    log = pl.DataFrame(
-        {
-            "user_id": [*"aaaabbbbc", None],
-            "item_id": [*"wxyzwxyzw", None],
-            "timestamp": [*range(9), None],
-            "kind": ["view", *["sale"] * 9],
-        }
-    )
-    data = prepare(log, out=tmp_path / "data", where="kind == 'sale'", user_minimum=3)
-    words = text_of(run_page(replace(report, dataset=data, examples=None)))
-    dropped = re.search(r"10 read, dropped: (.*?) users 2, half of them with", words)
-    assert dropped is not None
-    assert sum(map(int, re.findall(r"(\d+) \(", dropped[1]))) == 3
+def test_chance_by_hand() -> None:
+    """One target among 20 items less 4 of the history; two targets of one list of 5 items."""
+    gains = 1 / np.log2(np.arange(2, 12))
+    table = ranked([3], num_items=20)
+    table = replace(table, frame=table.frame.with_columns(history_length=4))
+    assert random_ndcg_at_10(table) == pytest.approx(gains.sum() / 16)
+    pair = ranked([1, 2], num_items=5, seen="allow")
+    frame = pair.frame.with_columns(user=pl.lit(0), target=pl.Series([1, 2], dtype=pl.Int32))
+    reached = 2 / 5 * gains[:5].sum() / gains[:2].sum()
+    assert random_ndcg_at_10(replace(pair, frame=frame)) == pytest.approx(reached)
 
 
 # --- The race ------------------------------------------------------------------------------------
@@ -302,18 +297,3 @@ def test_examples_are_what_the_model_recommends(
     shares = reasons.filter(pl.col("share") > 0).head(2).select("item_id", "share").iter_rows()
     because = ", ".join(f"{names.get(item, item)} {share:.0%}" for item, share in shares)
     assert best.lines[place] == f"{place + 1}. jacket ({because})"
-
-
-def test_models_of_every_kind_have_reasons(
-    tiny_dot_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    """By removal where a model has no parts, and for counts."""
-    store = {"uri": f"sqlite:///{tmp_path}/m.db"}
-    counts = parse_experiment({"name": "counts", "baseline": "markov", "tracking": store})
-    run = fit_baseline_bundle(counts, tiny_dataset, tmp_path / "counts")
-    for recommender in (Recommender(tiny_dot_bundle), Recommender.load(run.bundle)):
-        examples = examples_of(recommender, tiny_dataset, users=2, seed=1)
-        rows: Any = examples.rows
-        assert len(rows) == 2
-        assert any("%" in line for row in rows for line in row[2].lines)
-        assert examples == examples_of(recommender, tiny_dataset, users=2, seed=1)
