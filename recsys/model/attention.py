@@ -1,7 +1,6 @@
-"""Attention: plain, scaled, additive and multi-head, with padding, causal and any other masks.
+"""Attention: plain, scaled, additive and multi-head; masks; rotary positions.
 
-A mask is True where a key may be seen. Every form can return its weights; where they are not
-needed, the fused kernel of torch does the work.
+A mask is True where a key may be seen. Every form can return its weights.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ batches have the same (https://github.com/meta-pytorch/torchtune/issues/1652).""
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """The mask of the keys that each query may see, [L, L]: True where key ≤ query.
+    """The mask of the keys that each query may see, [L, L].
 
     >>> causal_mask(3).int()
     tensor([[1, 0, 0],
@@ -67,10 +66,9 @@ def attention_weights(
     Args:
         query: [..., Q, d].
         key: [..., K, d].
-        mask: bool, broadcastable to [..., Q, K]; True: may be seen. A query that may see no key
-            gets weights of 0.
+        mask: broadcastable to [..., Q, K]. A query that may see no key gets weights of 0.
         causal: whether each query sees only the keys up to its own position (Q = K).
-        scale: the factor of the scores; 1/√d if None.
+        scale: 1/√d if None.
 
     Returns:
         [..., Q, K], rows summing to 1 (or 0).
@@ -82,9 +80,8 @@ def attention_weights(
     if causal:
         # Every query sees at least itself, so adding -inf is safe; and cheaper than filling.
         hidden = torch.zeros(query.shape[-2], key.shape[-2], dtype=query.dtype, device=query.device)
-        scores = scores + hidden.masked_fill_(
-            ~causal_mask(query.shape[-2], query.device), -torch.inf
-        )
+        future = ~causal_mask(query.shape[-2], query.device)
+        scores = scores + hidden.masked_fill_(future, -torch.inf)
     return _masked_softmax(scores, mask)
 
 
@@ -122,14 +119,6 @@ def attend(
         )
 
 
-def self_attention(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Attention without parameters: each vector becomes a mean of those that resemble it.
-
-    softmax(x · xᵀ) · x, from [..., L, D] to [..., L, D].
-    """
-    return attend(x, x, x, mask, scale=1.0)
-
-
 class AdditiveAttention(nn.Module):
     """score(q, k) = v · tanh(W_q q + W_k k): a small network in place of the dot product.
 
@@ -147,19 +136,12 @@ class AdditiveAttention(nn.Module):
         hidden = torch.tanh(self.query(query)[..., :, None, :] + self.key(key)[..., None, :, :])
         return _masked_softmax(self.score(hidden).squeeze(-1), mask)
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """The sum of the values [..., K, e], weighted by `weights`: [..., Q, e]."""
-        return self.weights(query, key, mask) @ value
-
 
 class RotaryPositions(nn.Module):
-    """Rotates each pair of features by an angle that grows with the position.
+    """Rotates features 2i and 2i + 1 at position p by p / 10000^(2i/d).
 
-    Features 2i and 2i + 1 at position p are rotated by p / 10000^(2i/d): the product of a rotated
-    query and a rotated key depends on the two vectors and their distance only.
-    Source: Su et al. 2021 (RoFormer), https://arxiv.org/abs/2104.09864
+    The product of a rotated query and a rotated key depends on the two vectors and their distance
+    only. Source: Su et al. 2021 (RoFormer), https://arxiv.org/abs/2104.09864
 
     Args:
         max_length: the number of positions.
@@ -176,12 +158,10 @@ class RotaryPositions(nn.Module):
         self.register_buffer("sines", angle.sin().float(), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """[..., L, d] to [..., L, d], in its dtype.
+        """Queries or keys [..., L, d] to [..., L, d], in their dtype.
 
-        Args:
-            x: queries or keys.
-            positions: the position of the one query of each row [B], where x is [B, H, 1, d]; if
-                None, the positions are 0 to L - 1.
+        ``positions`` [B] are those of the one query of each row, x being [B, H, 1, d]; else they
+        are 0 to L - 1.
         """
         index = slice(x.shape[-2]) if positions is None else positions[:, None, None]
         rotations = torch.complex(self.cosines[index], self.sines[index])
@@ -191,7 +171,7 @@ class RotaryPositions(nn.Module):
 
 
 def position_angles(max_length: int, width: int) -> Tensor:
-    """Return p / 10000^(2i/width) of positions p and pairs i, float64 [max_length, width / 2]."""
+    """Angles p / 10000^(2i/width) of positions p and pairs i, float64 [max_length, width / 2]."""
     even = torch.arange(0, width, 2, dtype=torch.float64)
     position = torch.arange(max_length, dtype=torch.float64)[:, None]
     return position * torch.exp(even * (-math.log(10_000.0) / width))
@@ -239,12 +219,11 @@ class MultiHeadAttention(nn.Module):
         """[B, Q, D] to [B, Q, D].
 
         Args:
-            x: the source of the queries, [B, Q, D].
+            x: the source of the queries.
             context: the source of keys and values, [B, K, D]; x itself if None.
-            mask: broadcastable to [B, H, Q, K]; True: may be seen.
-            query_positions: the position of the query in the context [B], where Q is 1. Rotary
-                positions rotate queries and the keys of a context only if these are given: nothing
-                in another sequence is near or far.
+            mask: broadcastable to [B, H, Q, K].
+            query_positions: the position of the one query of each row in the context [B]. Only with
+                these are the keys of a context rotated: nothing in another sequence is near or far.
             causal: whether each position sees only those up to itself.
         """
         query, key, value = self._project(x, context, query_positions)
@@ -255,12 +234,11 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         context: Tensor | None = None,
         mask: Tensor | None = None,
-        query_positions: Tensor | None = None,
         *,
         causal: bool = False,
     ) -> Tensor:
         """The attention weights of `forward`, [B, H, Q, K]."""
-        query, key, _ = self._project(x, context, query_positions)
+        query, key, _ = self._project(x, context, None)
         return attention_weights(query, key, mask, causal=causal)
 
     def queries(self, x: Tensor) -> Tensor:

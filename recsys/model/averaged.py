@@ -50,15 +50,14 @@ class AveragedModel(Model):
         if not attending:
             return self.head.represent_history(joined, joined)
         keys = _joined_heads([member.keys for member in attending], dim=1)
-        return HistoryRepresentation(
-            joined, keys, _joined_heads([member.values for member in attending], dim=1)
-        )
+        values = _joined_heads([member.values for member in attending], dim=1)
+        return HistoryRepresentation(joined, keys, values)
 
 
 class AveragedItems:
     """The embeddings of the members, concatenated: [..., D] with D = Σ_m D_m.
 
-    Not a module: the weights belong to the members. They read no features.
+    Not a module: the weights belong to the members.
     """
 
     features: None = None
@@ -88,10 +87,6 @@ class AveragedHead(Head):
     States and embeddings of the members are concatenated, the states divided by M: their dot
     product is the mean of the members' dot products. The attention heads of the members stand one
     after the other, the narrower ones filled up with zeros; value queries are divided by M.
-
-    Args:
-        members: the heads of the models.
-        widths: D of each model.
     """
 
     def __init__(self, members: Sequence[Head], widths: Sequence[int]) -> None:

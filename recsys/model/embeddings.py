@@ -18,8 +18,8 @@ numbers [..., K]."""
 class FeatureEmbeddings(nn.Module):
     """f = Σ_c s_c C[c] + Σ_k x_k W[k], for categories c with weights s_c, and numbers x_k.
 
-    Each category has a row in C, each number one in W. Both start at zero: training starts as it
-    would without features, and a value that never occurs in training adds nothing.
+    Both tables start at zero: training starts as it would without features, and a value that never
+    occurs in training adds nothing.
 
     Args:
         num_categories: the number of categories of all features together.
@@ -46,10 +46,7 @@ class FeatureEmbeddings(nn.Module):
 class VectorEmbeddings(nn.Module):
     """v_i P for items 1 to I: vectors from elsewhere, which are fixed, projected.
 
-    Args:
-        vectors: v [I + 1, K], of any float type; row 0 (PAD), and that of an item without a vector,
-            are zero.
-        embedding_dim: D.
+    ``vectors`` v are [I + 1, K], of any float type; zero for PAD, and for items without one.
     """
 
     vectors: Tensor
@@ -71,9 +68,9 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
         values: `FeatureValues` of the items [I + 1, ...].
         rows: the row of each item in the table of item embeddings [I + 1]. An item that is not
             trained has row 0, which is zero: its embedding consists of its features only.
-        num_categories: the number of categories of all features together.
+        num_categories: see `FeatureEmbeddings`.
         embedding_dim: D.
-        vectors: embeds the vectors of the items, a module for each feature of this kind.
+        vectors: a module for each feature of this kind.
     """
 
     categories: Tensor
@@ -116,12 +113,8 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
 class ItemEmbeddings(nn.Embedding):
     """e_i of items 1 to I: a row of a table plus, where there are features, their embedding f_i.
 
-    Row 0 is PAD: it stays zero and is never recommended.
-
-    Args:
-        num_items: the number of rows of the table, without that of PAD.
-        embedding_dim: D.
-        features: embeds the features of the items, which may be more than the table has rows.
+    Row 0 is PAD: it stays zero and is never recommended. ``num_items`` is the number of the other
+    rows; there may be more items, which have features only.
     """
 
     def __init__(
@@ -157,8 +150,6 @@ class ItemEmbeddings(nn.Embedding):
 def positions_from_end(lengths: Tensor, width: int) -> Tensor:
     """The number of items after each one, [B, width]; 0 on padding.
 
-    Encoders use it: the last item is at position 0 however long the history is.
-
     >>> positions_from_end(torch.tensor([3, 2]), 3)
     tensor([[2, 1, 0],
             [1, 0, 0]])
@@ -177,7 +168,6 @@ class LearnedPositions(nn.Embedding):
 class SinusoidalPositions(nn.Module):
     """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i + 1) = cos(p / 10000^(2i/D)).
 
-    PE(p + k) is a rotation of PE(p) that does not depend on p.
     Source: Vaswani et al. 2017, section 3.5, https://arxiv.org/abs/1706.03762
     """
 

@@ -26,7 +26,7 @@ class GeneratedLists(NamedTuple):
     tokens: Tensor
     """Item tokens [B, W, n], in the order of purchase; PAD where no item was left."""
     log_probabilities: Tensor
-    """Shape [B, W]."""
+    """Shape [B, W]; -inf where there were fewer lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Greedy:
         *,
         repeats: bool = False,
     ) -> GeneratedLists:
-        """Generate one list for each user.
+        """Generate lists for each user.
 
         Args:
             model: in evaluation mode.
@@ -51,21 +51,32 @@ class Greedy:
             length: the number of tokens to generate, n.
             repeats: whether an item may be generated more than once.
         """
+        users = torch.arange(len(allowed), device=allowed.device)[:, None]
         state, cache = model.start(encoded)
         tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
-        total = torch.zeros(len(allowed), 1, device=allowed.device)
+        totals = torch.zeros(len(allowed), 1, device=allowed.device)
         for step in range(length):
             scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
-            chosen = self.choose(scores)
-            total += scores.gather(2, chosen[:, :, None])[..., 0]
-            tokens = torch.cat([tokens, chosen[:, :, None]], dim=2)
+            parents, chosen = self.extend(scores, totals)
+            totals = totals[users, parents] + scores[users, parents, chosen]
+            tokens = torch.cat([tokens[users, parents], chosen[:, :, None]], dim=2)
             if step + 1 < length:
+                cache.select(parents)
                 state = model.step(chosen, cache)
-        return GeneratedLists(tokens, total)
+        order = totals.argsort(dim=1, descending=True, stable=True)
+        return GeneratedLists(tokens[users, order], totals[users, order])
 
-    def choose(self, scores: Tensor) -> Tensor:
-        """Tokens [B, W] from log-probabilities [B, W, I + 1]."""
-        return scores.argmax(dim=-1)
+    def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the lists that go on, and the next token of each.
+
+        Args:
+            scores: log-probabilities of the next token [B, W, I + 1].
+            totals: those of the lists so far [B, W].
+
+        Returns:
+            The numbers of lists [B, W'], and tokens [B, W'].
+        """
+        return torch.zeros_like(totals, dtype=torch.int64), scores.argmax(dim=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +102,8 @@ class Sampling(Greedy):
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p={self.top_p}: must be above 0 and at most 1")
 
-    def choose(self, scores: Tensor) -> Tensor:
-        """Draw tokens [B, W] from log-probabilities [B, W, I + 1]."""
+    def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw the next token of the one list; see `Greedy.extend`."""
         # Relative to the largest: a temperature near 0 then makes no positive infinity.
         cooled = (scores - scores.amax(dim=-1, keepdim=True)) / self.temperature
         best, tokens = torch.softmax(cooled, dim=-1).sort(dim=-1, descending=True, stable=True)
@@ -102,18 +113,14 @@ class Sampling(Greedy):
             before = best.cumsum(dim=-1) - best
             enough = before >= self.top_p * best.sum(dim=-1, keepdim=True)
             best[..., 1:].masked_fill_(enough[..., 1:], 0)
-        weights = best.flatten(0, -2).to(self.generator.device)
+        weights = best[:, 0].to(self.generator.device)
         drawn = torch.multinomial(weights, 1, generator=self.generator).to(tokens.device)
-        return tokens.gather(-1, drawn.view(*tokens.shape[:-1], 1))[..., 0]
+        return torch.zeros_like(drawn), tokens[:, 0].gather(1, drawn)
 
 
 @dataclass(frozen=True, slots=True)
-class Beam:
-    """The most probable of the lists that grow from the ``width`` best beginnings at every step.
-
-    The list of greedy generation always stays among them, so the best list is never less probable
-    than that one; plain beam search does not guarantee it.
-    """
+class Beam(Greedy):
+    """The most probable of the lists that grow from the ``width`` best beginnings at every step."""
 
     width: int = 4
 
@@ -121,54 +128,15 @@ class Beam:
         if self.width < 1:
             raise InputError(f"beam width {self.width}: must be at least 1")
 
-    def __call__(
-        self,
-        model: SequenceToSequence,
-        encoded: EncodedHistory,
-        allowed: Tensor,
-        length: int,
-        *,
-        repeats: bool = False,
-    ) -> GeneratedLists:
-        """See `Greedy`; ``width`` lists for each user, some of probability 0 if there are fewer."""
-        width = min(self.width, model.num_items)
-        state, cache = model.start(encoded)
-        users = torch.arange(len(allowed), device=allowed.device)[:, None]
-        tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
-        totals = torch.zeros(len(allowed), 1, device=allowed.device)
-        greedy = torch.zeros_like(users)  # the index of the greedy hypothesis
-        for step in range(length):
-            scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
-            values, likeliest = _likeliest(scores, width)
-            children = (totals[:, :, None] + values).flatten(1)
-            kept = children.topk(min(width, children.shape[1])).indices
-            greedy_child = greedy * width
-            lost = ~(kept == greedy_child).any(dim=1)
-            kept[lost, -1] = greedy_child[lost, 0]
-            greedy = (kept == greedy_child).int().argmax(dim=1, keepdim=True)
-            parents = kept // width
-            chosen = likeliest.flatten(1).gather(1, kept)
-            totals = children.gather(1, kept)
-            tokens = torch.cat([tokens[users, parents], chosen[:, :, None]], dim=2)
-            if step + 1 < length:
-                cache.select(parents)
-                state = model.step(chosen, cache)
-        order = totals.argsort(dim=1, descending=True, stable=True)
-        return GeneratedLists(tokens[users, order], totals.gather(1, order))
+    def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """Extend the best lists, some perhaps in several ways; see `Greedy.extend`."""
+        extended = (totals[:, :, None] + scores).flatten(1)
+        # No more than there are items: else lists of probability 0 would take the first places.
+        best = extended.topk(min(self.width, scores.shape[-1] - 1)).indices
+        return best // scores.shape[-1], best % scores.shape[-1]
 
 
 Strategy = Greedy | Sampling | Beam
-
-
-def _likeliest(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The largest scores [B, W, width] and their tokens; the first is that of greedy generation."""
-    values, tokens = scores.topk(width)
-    first = scores.argmax(dim=-1, keepdim=True)
-    # Among equal scores topk may have put it elsewhere, or dropped it: move it to the front.
-    index = (tokens == first).int().argmax(dim=-1, keepdim=True)
-    tokens.scatter_(-1, index, tokens[..., :1].clone())
-    tokens[..., :1] = first
-    return values, tokens
 
 
 def _next_log_probabilities(

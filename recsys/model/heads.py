@@ -65,13 +65,9 @@ class CandidateRepresentation(NamedTuple):
 class Head:
     """score_t(c) = h_t · e_c + Σ_heads Σ_{j≤t} w_cj(t) (u_c · v_j): see `TargetAttentionHead`.
 
-    Histories and candidates are represented separately, once per batch. `logits` then joins the two
-    at every position, chunk by chunk in training; `score_last` joins them at the last position
-    only, which is all that scoring needs.
-
-    Only the decay depends on the position t. So the sums at all positions are one product of
-    exp(κ cos) and of exp(κ cos) × (u_c · v_j) with a triangular matrix of decays: no [I, L, L]
-    weights.
+    Histories and candidates are represented separately, once per batch. `logits` joins the two at
+    every position, which training needs; `score_last` at the last one. Only the decay depends on
+    the position: the sums at all positions are one product with a triangular matrix of decays.
     """
 
     decays: Tensor
@@ -97,10 +93,7 @@ class Head:
         return DotProductHead() if self.attends else self
 
     def represent_history(
-        self,
-        states: Tensor,
-        embedded: Tensor,
-        lengths: Tensor | None = None,
+        self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
     ) -> HistoryRepresentation:
         """Represent histories by hidden states and input embeddings [B, L, D].
 
@@ -158,8 +151,8 @@ class Head:
 
     def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, C] at each history's last item, of shared candidates or of its own."""
-        _, keys, values, lengths = last
-        scores = dot_products(last, candidates)
+        state, keys, values, lengths = last
+        scores: Tensor = (state[:, None] @ candidates.embeddings.mT)[:, 0]
         for decay, weights, value_scores, total in self._heads(keys, values, candidates, lengths):
             # In place: there are as many as pairs of a purchase and a candidate.
             scores = scores + (decay @ value_scores.mul_(weights) / total).squeeze(1)
@@ -179,11 +172,16 @@ class Head:
         return terms
 
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
-        """The number of sequences of this length whose `logits` training best makes at once."""
+        """The number of sequences of this length whose `logits` training best makes at once.
+
+        Those of a dot product fit into a CPU's cache: 8 MiB of bf16, which are not written to
+        memory. A GPU makes 256 MiB: it needs large products, and a launch costs the same whatever
+        its size.
+        """
         if self.attends and device.type == "cpu":
             return max(1, _POSITIONS // length)
-        kept = max(1, _KEPT * len(self.poolings)) * length * candidates
-        return max(1, logits_per_chunk(device) // kept)
+        most = 1 << 22 if device.type == "cpu" else 1 << 27
+        return max(1, most // (max(1, _KEPT * len(self.poolings)) * length * candidates))
 
     def elements_per_candidate(self, last: LastRepresentation) -> int:
         """The number of elements that `score_last` holds in memory for each candidate."""
@@ -224,11 +222,10 @@ class Head:
             yield decay, weights, value_scores, total
 
     def _first_that_counts(self, lengths: Tensor, dtype: torch.dtype) -> int:
-        """The number of first purchases that change no score of any history.
+        """The number of first purchases whose share of every score is below the ε of the dtype.
 
-        They have a share below the ε of the dtype: Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε, since the
-        weight of a purchase that supports the candidate is up to exp(2 κ) times that of one that
-        does not.
+        Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε: the weight of a purchase that supports the candidate
+        is up to exp(2 κ) times that of one that does not.
         """
         if torch.compiler.is_exporting() or not self.attends:  # a graph has no lengths to decide by
             return 0
@@ -266,8 +263,7 @@ class TargetAttentionHead(Head, nn.Module):
     Args:
         embedding_dim: D.
         head_dim: d.
-        half_lives: numbers of purchases after which attention halves, one per head:
-            λ = ln 2 / half-life.
+        half_lives: of each head, the number of purchases after which attention halves: ln 2 / λ.
         pooling: whether the contributions of the purchases are averaged or summed.
         dropout: of the features of m_j.
     """
@@ -329,18 +325,3 @@ def _past(x: Tensor, decay: Tensor) -> Tensor:
 def last_position(x: Tensor, lengths: Tensor) -> Tensor:
     """The last real position [B, D] of [B, L, D], or of [B, 1, D] which holds no other."""
     return x[:, 0] if x.shape[1] == 1 else last_states(x, lengths)
-
-
-def dot_products(last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
-    """Scores [B, C] of h · e at each history's last item."""
-    scores: Tensor = last[0][:, None] @ candidates[0].mT
-    return scores[:, 0]
-
-
-def logits_per_chunk(device: torch.device) -> int:
-    """The number of logits that training makes at once on a device.
-
-    On a CPU 8 MiB of bf16: what fits into its cache is not written to memory. On a GPU 256 MiB,
-    which needs large products; a launch costs the same whatever its size.
-    """
-    return 1 << 22 if device.type == "cpu" else 1 << 27

@@ -32,8 +32,8 @@ class HSTUBlock(nn.Module):
 
     u, v, q and k are silu(W norm(x)), the norms without weights; N is the longest sequence. The
     bias b is the sum of a parameter for the distance t - j and one for the bucket of the time gap;
-    heads share it. There is no softmax: weights need not sum to 1 and may be negative, so the
-    effect of many similar items is not averaged out. u replaces the feed-forward network.
+    heads share it. Without a softmax the effect of many similar items is not averaged out. u
+    replaces the feed-forward network.
 
     Source: Zhai et al. 2024, section 3, https://arxiv.org/abs/2402.17152, and the code published
     with it
@@ -66,10 +66,8 @@ class HSTUBlock(nn.Module):
     def forward(self, x: Tensor, buckets: Tensor | None = None) -> Tensor:
         """[B, L, D] to [B, L, D], with L ≤ N; each position sees those up to itself.
 
-        Args:
-            x: the output of the block below.
-            buckets: the time between the positions (rows) and those they see, [B, L, L]; see
-                `time_buckets`. If None, there is no bias for time gaps.
+        ``buckets`` [B, L, L] are those of the times between the positions (rows) and what they see,
+        for a timed block; see `time_buckets`.
         """
         projected = F.silu(self.gate_value_query_key(self.norm(x)))
         gate, *sides = projected.chunk(4, dim=-1)
@@ -89,8 +87,7 @@ def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
     """The numbers of a weight [129] for buckets of any shape.
 
     On a CPU the backward pass of `index_select` takes a tenth of the time of that of `F.embedding`.
-    On a GPU it adds all gaps to 129 numbers by atomic additions, which wait for each other;
-    `F.embedding` sorts first. The last bits of the gradient still differ from call to call.
+    On a GPU its atomic additions to 129 numbers wait for each other; `F.embedding` sorts first.
     """
     if buckets.device.type == "cpu":
         return weight.index_select(0, buckets.flatten()).view_as(buckets)
@@ -98,15 +95,7 @@ def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
 
 
 class HSTUEncoder(Encoder):
-    """An encoder of `HSTUBlock`s; they are timed unless no times are read.
-
-    Args:
-        positions: see `Encoder`.
-        blocks: the stack.
-        embedding_dim: D.
-        dropout: see `Encoder`.
-        times: which times are read.
-    """
+    """An encoder of `HSTUBlock`s; they are timed unless no times are read; see `Encoder`."""
 
     def __init__(
         self,

@@ -62,11 +62,7 @@ class Model(nn.Module):
         return self(inputs)
 
     def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
-        """Encode what `Head.score_last` needs.
-
-        Raises:
-            ValueError: the model reads features, or times, and there are none.
-        """
+        """Encode what `Head.score_last` needs; see `forward`."""
         return self.head.select_last(self.at_last(inputs), inputs.lengths)
 
     def teacher_forced(
@@ -90,15 +86,8 @@ class Model(nn.Module):
 class NextItemModel(Model):
     """Represents a history at every position, for the head to score the next item there.
 
-    Features of interactions and of users are added to the input embeddings, those of a user at
-    every position. Through the residual connections they reach the state that candidates are scored
-    with, at whatever position, and every attention layer on the way can use them.
-
-    Args:
-        items: the embeddings of the items; their rows are drawn here.
-        encoder: maps input embeddings to states.
-        head: maps states and input embeddings to scores.
-        inputs: embeds the features of interactions and users.
+    Features of interactions and of users (``inputs``) are added to the input embeddings, those of a
+    user at every position. The rows of ``items`` are drawn here.
     """
 
     def __init__(
@@ -129,7 +118,7 @@ class NextItemModel(Model):
         return self.head.represent_history(last[:, None], embedded, inputs.lengths)
 
     def _embedded(self, inputs: ModelInputs) -> Tensor:
-        """The inputs of the encoder, which are also a source of the head's keys [B, L, D]."""
+        """The inputs of the encoder, which are also those of the head's keys [B, L, D]."""
         embedded: Tensor = self.items(inputs.items)
         if self.inputs is not None:
             if inputs.features is None:
@@ -141,13 +130,8 @@ class NextItemModel(Model):
 class MaskedItemModel(Model):
     """BERT4Rec: maps item tokens, some of them masked, to the states at the masked ones.
 
-    A token 0 (PAD) inside a sequence is a masked item: the encoder, which looks both ways, reads
-    the learned vector of the mask there.
-
-    Args:
-        num_items: I.
-        embedding_dim: D.
-        encoder: not causal, for sequences one item longer than histories.
+    A token 0 (PAD) inside a sequence is a masked item: the encoder, which looks both ways and reads
+    one item more than a history has, finds the learned vector of the mask there.
 
     Source: Sun et al. 2019, https://arxiv.org/abs/1904.06690, without the projection and the biases
     of its output layer.
@@ -201,15 +185,11 @@ class FactorisationMachine(Model):
     A factorisation machine of degree two has one weight and one vector for each feature and adds
     the inner products of all pairs. Its features here are the candidate, the last item, and the bag
     of all items of the history (each 1 / √t); the terms without the candidate are the same for all
-    candidates and drop out. Without the last item it is FISM, asymmetric matrix factorisation.
+    candidates and drop out. Without the last item it is FISM. Dropout is of the last item's and of
+    the bag's embeddings.
 
     Sources: Rendle 2010, https://doi.org/10.1109/ICDM.2010.127; Kabbur et al. 2013 (FISM),
     https://doi.org/10.1145/2487575.2487589
-
-    Args:
-        num_items: I.
-        embedding_dim: D.
-        dropout: of the embeddings of the last item and of the bag.
     """
 
     def __init__(self, num_items: int, embedding_dim: int, dropout: float) -> None:

@@ -16,6 +16,8 @@ from recsys.model.encoder import BlockSettings, Dropout, Encoder
 from recsys.model.heads import DotProductHead, HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
 
+KeysValues = tuple[Tensor, Tensor]
+
 
 class EncodedHistory(NamedTuple):
     """The encoder's output, which the decoder attends to."""
@@ -27,32 +29,22 @@ class EncodedHistory(NamedTuple):
 
 
 @dataclass(slots=True)
-class BlockCache:
-    """Keys and values that a decoder block need not compute again; W hypotheses for each user."""
-
-    of_history: tuple[Tensor, Tensor]
-    """Keys and values of the encoder's states, [B, H, S, d] each."""
-    generated: tuple[Tensor, Tensor]
-    """Keys and values of the tokens generated so far, [B, W, H, t, d] each; t grows by one a
-    step."""
-
-
-@dataclass(slots=True)
 class DecoderCache:
-    """Everything about the previous tokens that generating the next one needs."""
+    """What generating the next token of W lists for each user need not compute again, by block."""
 
-    blocks: list[BlockCache]
+    history: list[KeysValues]
+    """Of the encoder's states, [B, H, S, d] each."""
+    generated: list[KeysValues]
+    """Of the tokens generated so far, [B, W, H, t, d] each."""
     mask: Tensor
     """See `EncodedHistory.mask`."""
-    length: int = 0
-    """The number of tokens generated so far."""
 
     def select(self, parents: Tensor) -> None:
-        """Continue from hypotheses given by number [B, W'], some perhaps several times."""
+        """Continue from lists given by number [B, W'], some perhaps several times."""
         users = torch.arange(len(parents), device=parents.device)[:, None]
-        for block in self.blocks:
-            keys, values = block.generated
-            block.generated = keys[users, parents], values[users, parents]
+        self.generated = [
+            (keys[users, parents], values[users, parents]) for keys, values in self.generated
+        ]
 
 
 class DecoderBlock(nn.Module):
@@ -73,42 +65,40 @@ class DecoderBlock(nn.Module):
         x = self.cross_norm(x, lambda x: self.cross_attention(x, encoded.states, encoded.mask))
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
 
-    def start(self, encoded: EncodedHistory) -> BlockCache:
-        """The cache before the first token, one hypothesis for each user."""
-        keys, values = self.cross_attention.keys_values(encoded.states)
-        nothing = keys[:, None, :, :0]
-        return BlockCache((keys, values), (nothing, nothing))
+    def step(
+        self, x: Tensor, history: KeysValues, generated: KeysValues, mask: Tensor
+    ) -> tuple[Tensor, KeysValues]:
+        """`forward` for the latest token of each list only; see `DecoderCache`.
 
-    def step(self, x: Tensor, cache: BlockCache, mask: Tensor) -> Tensor:
-        """`forward` for the latest token of each hypothesis only, [B, W, D] to [B, W, D]."""
+        Returns:
+            [B, W, D] of [B, W, D]; and ``generated`` with that token.
+        """
+        grown = generated
 
         def attend_to_generated(x: Tensor) -> Tensor:
-            tokens = x.flatten(0, 1)[:, None]  # each hypothesis is a sequence of its own
+            nonlocal grown
+            tokens = x.flatten(0, 1)[:, None]  # each list is a sequence of its own
             latest = [side.unflatten(0, x.shape[:2]) for side in self.attention.keys_values(tokens)]
             keys, values = (
-                torch.cat(sides, dim=3) for sides in zip(cache.generated, latest, strict=True)
+                torch.cat(sides, dim=3) for sides in zip(generated, latest, strict=True)
             )
-            cache.generated = keys, values
+            grown = keys, values
             queries = self.attention.queries(tokens)
             attended = attend(queries, keys.flatten(0, 1), values.flatten(0, 1))
             return self.attention.join(attended).view_as(x)
 
-        def attend_to_history(x: Tensor) -> Tensor:  # which all hypotheses share
-            attended = attend(self.cross_attention.queries(x), *cache.of_history, mask)
+        def attend_to_history(x: Tensor) -> Tensor:  # which all lists share
+            attended = attend(self.cross_attention.queries(x), *history, mask)
             return self.cross_attention.join(attended)
 
         x = self.cross_norm(self.attention_norm(x, attend_to_generated), attend_to_history)
-        return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
+        return self.feed_forward_norm(x, self.feed_forward), grown
 
 
 class Decoder(nn.Module):
     """Positions, dropout, a stack of blocks, a last norm. Positions count from the first token.
 
-    Args:
-        positions: maps position numbers [n] to vectors [n, D].
-        blocks: the stack.
-        embedding_dim: D.
-        dropout: of the sum of token embeddings and positions.
+    Args: see `Encoder`.
     """
 
     def __init__(
@@ -133,21 +123,22 @@ class Decoder(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def start(self, encoded: EncodedHistory) -> DecoderCache:
-        """The cache before the first token, of one hypothesis for each user."""
-        return DecoderCache([block.start(encoded) for block in self._stack], encoded.mask)
+        """The cache before the first token, of one list for each user."""
+        history = [
+            block.cross_attention.keys_values(encoded.states)
+            for block in cast("Iterable[DecoderBlock]", self.blocks)
+        ]
+        nothing = history[0][0][:, None, :, :0]
+        return DecoderCache(history, [(nothing, nothing)] * len(history), encoded.mask)
 
     def step(self, embedded: Tensor, cache: DecoderCache) -> Tensor:
-        """`forward` for the next token of each hypothesis only, [B, W, D] to [B, W, D]."""
-        step = torch.tensor(cache.length, device=embedded.device)
-        x = self.dropout(embedded + self.positions(step))
-        for block, block_cache in zip(self._stack, cache.blocks, strict=True):
-            x = block.step(x, block_cache, cache.mask)
-        cache.length += 1
+        """`forward` for the next token of each list only, [B, W, D] to [B, W, D]."""
+        position = torch.tensor(cache.generated[0][0].shape[3], device=embedded.device)
+        x = self.dropout(embedded + self.positions(position))
+        for number, block in enumerate(cast("Iterable[DecoderBlock]", self.blocks)):
+            history, generated = cache.history[number], cache.generated[number]
+            x, cache.generated[number] = block.step(x, history, generated, cache.mask)
         return self.norm(x)  # type: ignore[no-any-return]
-
-    @property
-    def _stack(self) -> Iterable[DecoderBlock]:
-        return cast("Iterable[DecoderBlock]", self.blocks)
 
 
 class SequenceToSequence(Model):
@@ -221,7 +212,7 @@ class SequenceToSequence(Model):
         return self.decoder.step(self._begin(len(encoded.states)), cache), cache
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
-        """The decoder's states [B, W, D] after one more token of each hypothesis [B, W]."""
+        """The decoder's states [B, W, D] after one more token of each list [B, W]."""
         return self.decoder.step(self.embed(tokens), cache)
 
     def _begin(self, count: int) -> Tensor:

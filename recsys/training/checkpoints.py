@@ -32,10 +32,7 @@ _HEADER, _SEAL, _TENSOR = "recsys.state", "recsys.seal", "recsys.tensor"
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A training between two steps.
-
-    A training that resumes from it gives the same result, to the last bit on a CPU.
-    """
+    """A training between two steps; one that resumes from it has the same result."""
 
     checkpoint: Mapping[str, Any]
     """What Lightning restores: nested dictionaries and lists of tensors and plain values."""
@@ -49,11 +46,9 @@ class TrainingState:
         return bool(epochs["processed"] == epochs["ready"])
 
     def copy(self) -> TrainingState:
-        """Copy the state, so that a training that goes on does not change it.
+        """Copy the state to the CPU, so that a training that goes on does not change it.
 
-        It is on the CPU: the state of a training that waits for its turn must not take the GPU's
-        memory from another one. The best weights and ranks of the curve are not copied: trainings
-        replace them but do not change them.
+        The best weights and ranks of the curve are not copied: trainings only replace them.
         """
         checkpoint = _with_tensors(self.checkpoint, lambda _, tensor: tensor.to("cpu", copy=True))
         epochs = [dict(epoch) for epoch in self.curve.epochs]
@@ -63,10 +58,7 @@ class TrainingState:
 class StateIO(CheckpointIO):
     """Gives Lightning the state to resume from, and hands on those that it saves.
 
-    Args:
-        curve: that of the training.
-        start: the state to resume from, if any.
-        save: called in the first process, with tensors that the next step changes.
+    ``save`` is called in the first process, with tensors that the next step changes.
     """
 
     def __init__(
@@ -133,10 +125,7 @@ class SaveState(pl.Callback):
 
 
 class CheckpointError(InputError):
-    """A checkpoint cannot be written or read, or belongs to another run.
-
-    It may hold hours of training, so that no command deletes or ignores it.
-    """
+    """A checkpoint cannot be written or read, or belongs to another run; it is never deleted."""
 
 
 @dataclass(frozen=True)

@@ -36,24 +36,14 @@ def gpus() -> list[int]:
     return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
-def lightning_devices() -> list[int] | int:
-    """Return Lightning's ``devices``: the GPU of a single process, or the number of processes here.
-
-    A single GPU by its number: with 1, Lightning would take the first, whichever is current.
-    """
-    return gpus() if processes.count() == 1 and gpus() else processes.count_here()
-
-
 def gpu_memory() -> int | None:
     """Return the bytes of memory that are free on the GPU; None if there is none.
 
-    What torch has reserved of it and does not use is free too. What earlier trainings hold is
-    released first: a training and Lightning's trainer refer to each other, so that their tensors
-    are kept until the garbage collector comes, which does not know that memory is short on the GPU.
+    What torch has reserved of it and does not use is free too.
     """
     if not torch.cuda.is_available():
         return None
-    gc.collect()
+    gc.collect()  # earlier trainings and their trainers refer to each other
     free, _ = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
@@ -62,9 +52,7 @@ def settle_precision(experiment: Experiment) -> Precision:
     """Return the precision of the matrix products of a training, and log it with the reason.
 
     ``auto`` is bf16 on a GPU that supports it. On a CPU the product of states and candidates is
-    timed in both, because no processor flag tells: with units for matrix products (AMX) bf16 is
-    several times as fast; with AVX-512's bf16 instructions alone it is faster on some processors
-    and slower on others. The first process measures, and all processes take its choice.
+    timed in both, because no processor flag tells. All processes take the choice of the first.
     """
     settled: Precision
     if experiment.training.precision != "auto":

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from recsys.config import TrainingConfig
 from recsys.data.batches import ShardedBatches
+from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable
-from recsys.inference.ranking import NotANumberError
 from recsys.training import processes
-from recsys.training.curve import MONITOR, Curve, EarlyDecay, diverged
+from recsys.training.curve import MONITOR, Curve, EarlyDecay
 from recsys.training.module import TrainingModule
 
 logger = logging.getLogger(__name__)
@@ -111,31 +111,20 @@ class EpochRecorder(pl.Callback):
         return len(self.curve.epochs) >= self.last_epoch or self._patience_exhausted
 
     @property
-    def total_steps(self) -> int:
-        """Number of steps of the entire training, as currently planned."""
-        return self._module.schedule.total_steps
+    def last_epoch(self) -> int:
+        """Number of the last epoch, as currently planned."""
+        return self._hold_epochs + self._decay_epochs
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the epoch so far; 0 between two epochs."""
+        return 0.0 if self._started is None else time.perf_counter() - self._started
 
     @property
     def _hold_epochs(self) -> int:
         """Number of epochs before the decay."""
         early = self.curve.early_decay
         return self._epochs - self._decay_epochs if early is None else early.epoch
-
-    @property
-    def last_epoch(self) -> int:
-        """Number of the last epoch, as currently planned."""
-        return self._hold_epochs + self._decay_epochs
-
-    @property
-    def validations_left(self) -> int:
-        """Number of planned validations that are not complete."""
-        if self._validate is None:
-            return 0
-        every, done, last = self._config.validate_every, len(self.curve.epochs), self.last_epoch
-        if done and MONITOR not in self.curve.epochs[-1]:  # it may be under way
-            done -= 1
-        between = last // every - done // every
-        return between + (last % every != 0 and done < last)
 
     @property
     def _patience_exhausted(self) -> bool:
@@ -156,20 +145,6 @@ class EpochRecorder(pl.Callback):
         self.curve.early_decay = early
         self._module.schedule = self._module.schedule.decay_from(early.step, steps)
 
-    def interrupt(self) -> bool:
-        """End the training here, and return whether there are weights to use.
-
-        Without validation there are none, because only the final weights count. If no epoch has
-        been validated yet, the current weights, or their average, are.
-        """
-        self.curve.interrupted = True
-        if self._validate is None or not self.curve.epochs:
-            return False
-        if self.curve.best_epoch is None:
-            self.curve.epochs[-1].pop(MONITOR, None)  # from an interrupted validation
-            self._keep_if_best(len(self.curve.epochs), self.curve.epochs[-1])
-        return True
-
     def validate_start(self, *, may_win: bool) -> None:
         """Validate the weights before the first epoch, and report them as epoch 0.
 
@@ -182,14 +157,9 @@ class EpochRecorder(pl.Callback):
             self.curve.start = metrics
         self._report(0, metrics)
 
-    @property
-    def _seconds(self) -> float:
-        """Seconds of the epoch so far; 0 between two epochs."""
-        return 0.0 if self._started is None else time.perf_counter() - self._started
-
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside the curve."""
-        return {"seconds": self._seconds}
+        return {"seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` returned."""
@@ -208,20 +178,23 @@ class EpochRecorder(pl.Callback):
             InputError: the loss or a weight is infinite or not a number.
         """
         loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
-        epoch = len(self.curve.epochs) + 1
-        if not math.isfinite(loss):
-            raise diverged(f"the loss is {loss}", epoch, self._config)
+        wrong = "" if math.isfinite(loss) else f"the loss is {loss}"
         for name, weight in self._module.model.state_dict().items():
-            if not weight.isfinite().all():
-                raise diverged(f"the weight {name} is not finite", epoch, self._config)
+            if not wrong and not weight.isfinite().all():
+                wrong = f"the weight {name} is not finite"
+        if wrong:
+            raise InputError(
+                f"training diverged in epoch {len(self.curve.epochs) + 1}: {wrong} with "
+                f"training.learning_rate={self._config.learning_rate:g}: choose a lower one, and "
+                "start over with --fresh"
+            )
         return loss, int(targets)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
         """Validate, compare with the best epoch so far, and report."""
         loss, targets = self.check_finite()
-        seconds = self._seconds  # a GPU has finished: its numbers have been read
+        seconds = self.seconds  # a GPU has finished: its numbers have been read
         self._module.sums.zero_()
-        self._started = None
         metrics = {
             "train/loss": loss / targets,
             "train/seconds": seconds,
@@ -240,16 +213,14 @@ class EpochRecorder(pl.Callback):
                 *(self._config.patience, self._decay_epochs),
             )
         trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
+        self._started = None
 
     def _keep_if_best(self, epoch: int, metrics: dict[str, float], *, may_win: bool = True) -> None:
         """Validate the weights, or their average, and keep a copy of the best that may be."""
         with self.average.given_to(self._module) if self.average and epoch else nullcontext():
             started, best, table = time.perf_counter(), self.curve.best, None
             if self._validate is not None:
-                try:
-                    table = self._validate()
-                except NotANumberError as error:
-                    raise diverged("a score is not a number", epoch, self._config) from error
+                table = self._validate()
                 metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
                 metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
                 metrics["epoch/valid_seconds"] = time.perf_counter() - started

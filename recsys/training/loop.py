@@ -1,7 +1,4 @@
-"""The training loop: train a model with Lightning and return the weights of its best epoch.
-
-It begins with random weights, or with those of a trained model (`WarmStart`).
-"""
+"""The training loop: train a model with Lightning and return the weights of its best epoch."""
 
 from __future__ import annotations
 
@@ -50,7 +47,6 @@ from recsys.training.device import (
     NO_CUBLAS_CONTEXT,
     gpu_memory,
     gpus,
-    lightning_devices,
     settle_precision,
     training_device,
 )
@@ -84,16 +80,12 @@ class WarmStart:
     replay: float
     """The share of the histories of an epoch that have no later interaction."""
     may_win: bool
-    """Whether the start may be the best epoch: not if it was trained on validation targets, which
-    flatters it."""
+    """Whether the start may be the best epoch: not if it was trained on validation targets."""
 
     def initialise(self, model: Model, histories: Histories) -> None:
         """Give a new model the weights; new items get theirs from neighbours in the histories.
 
         An item that now has its first interactions is new too.
-
-        Raises:
-            InputError: a weight has another shape.
         """
         seen = np.bincount(histories.items, minlength=len(self.tokens)) > 0
         tokens = np.where(self.untrained & seen, np.int32(PAD), self.tokens)
@@ -102,25 +94,6 @@ class WarmStart:
     def has_new(self, histories: Histories) -> bool:
         """Return whether the histories have an interaction that the model was not trained on."""
         return bool(histories_after(histories, self.until).any())
-
-    def mixed(
-        self,
-        build: Callable[[Histories], PlainBatches],
-        histories: Histories,
-        seed: int,
-        epochs_per_pass: int,
-    ) -> Batches:
-        """Return the batches of the mixture; of all histories if none or all of them are new."""
-        is_new = histories_after(histories, self.until)
-        count = int(is_new.sum())
-        if count in (0, len(histories)):
-            return build(histories)
-        batches = ReplayBatches(build, histories, is_new, self.replay, seed, epochs_per_pass)
-        logger.info(
-            "%d of %d histories have new interactions: an epoch reads them and %d others",
-            *(count, len(histories), batches.replayed),
-        )
-        return batches
 
 
 def train(  # noqa: PLR0913, PLR0917 - all that decides a training
@@ -161,8 +134,8 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
     Raises:
         InputError: no history has two items; the model does not fit into the memory; or the
             training diverged.
-        KeyboardInterrupt: Ctrl-C before the end of the first epoch, without validation, or with
-            several processes.
+        KeyboardInterrupt: Ctrl-C before the first validation, without one, or with several
+            processes.
         Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
@@ -174,14 +147,12 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         new_weights = warm if start is None else None
         module = new_module(experiment, catalogue, histories, schedule, new_weights)
         curve.precision = curve.precision or settle_precision(experiment)
-        line = None
-        if processes.is_first():
-            ranked = 0 if validation is None else len(validation.histories) // processes.count()
-            line = ProgressLine(experiment.name, ranked, progress)
+        own = 0 if validation is None else len(validation.histories) // processes.count()
+        line = ProgressLine(experiment.name, own, progress)
         validate = _validation_of(experiment, module.model, validation, line)
-        number, count = processes.index(), processes.count()
-        shared = ShardedBatches(batches, len(curve.epochs), number, count)
+        shared = ShardedBatches(batches, len(curve.epochs), processes.index(), processes.count())
         recorder = EpochRecorder(module, validate, config, epochs, shared, report, curve)
+        line.recorder = recorder
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
@@ -189,12 +160,11 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         callbacks.append(recorder)
         if save is not None:
             callbacks.append(SaveState(recorder, config.checkpoint_minutes * 60))
-        if line is not None:
-            line.follow(recorder)
+        if processes.is_first():
             callbacks.append(line)
         if not recorder.should_stop:
             trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
-            with _ctrl_c_ends_early(trainer, recorder):
+            with _signals_end_it(trainer, curve, usable=validation is not None):
                 trainer.fit(module, shared, ckpt_path=None if start is None else "state")
             module.zero_grad()  # the gradients of the last step
     module.model.load_state_dict(curve.best_weights)
@@ -233,7 +203,7 @@ def build_batches(
 ) -> Batches:
     """Return the training batches of the experiment's model, reshuffled in each epoch.
 
-    Those of a warm start are a mixture of new and old histories.
+    Those of a warm start are a mixture of new and old histories, unless all or none are new.
 
     Raises:
         InputError: no history has two items.
@@ -249,10 +219,16 @@ def build_batches(
         return TrainingBatches(histories, length, tokens, seed, training.windows, passes, masked)
 
     batches: Batches
-    if warm is None:
+    is_new = histories_after(histories, None if warm is None else warm.until)
+    if warm is None or is_new.all() or not is_new.any():
         batches = build(histories)
     else:
-        batches = warm.mixed(build, histories, seed, training.epochs_per_pass)
+        passes = training.epochs_per_pass
+        batches = mixed = ReplayBatches(build, histories, is_new, warm.replay, seed, passes)
+        logger.info(
+            "%d of %d histories have new interactions: an epoch reads them and %d others",
+            *(is_new.sum(), len(histories), mixed.replayed),
+        )
     if batches.num_tokens == 0:
         raise InputError(
             "nothing to train on: no user has two interactions before the held-out ones"
@@ -261,18 +237,15 @@ def build_batches(
 
 
 def _validation_of(
-    experiment: Experiment, model: Model, validation: Holdout | None, line: ProgressLine | None
+    experiment: Experiment, model: Model, validation: Holdout | None, line: ProgressLine
 ) -> Callable[[], RankTable] | None:
     """Return what ranks the validation targets under the current weights; None without targets.
 
-    Each process ranks a share of them, and has all ranks then. It is no validation loop of
-    Lightning's: it also runs before the first epoch of a warm start, after Ctrl-C, and in a last
-    epoch that no interval tells.
+    Each process ranks a share of them, and has all ranks then.
     """
     if validation is None:
         return None
-    shown = (lambda _: None) if line is None else line.rank
-    scorer = ReportingScorer(ModelScorer(model, experiment.model.max_sequence_length), shown)
+    scorer = ReportingScorer(ModelScorer(model, experiment.model.max_sequence_length), line.rank)
     seen = experiment.evaluation.seen
 
     def rank_together() -> RankTable:
@@ -296,7 +269,7 @@ def _trainer(
     return pl.Trainer(
         max_epochs=epochs,  # the recorder may stop earlier
         accelerator=training_device(),
-        devices=lightning_devices(),
+        devices=processes.count_here() if processes.count() > 1 else gpus() or 1,
         num_nodes=processes.count() // processes.count_here(),
         # All processes make the same buffers, which nothing changes: none are sent in a step.
         strategy=DDPStrategy(forward_sync_buffers=False) if processes.count() > 1 else "auto",
@@ -313,11 +286,6 @@ def _trainer(
 
 @contextmanager
 def _gpu_memory_suffices(batch_tokens: int) -> Iterator[None]:
-    """Say in one line that the block needs more memory than is free on the GPU.
-
-    Raises:
-        InputError: it does.
-    """
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -329,10 +297,13 @@ def _gpu_memory_suffices(batch_tokens: int) -> Iterator[None]:
 
 
 @contextmanager
-def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator[None]:
-    """End the training early at Ctrl-C, which Lightning turns into an exit.
+def _signals_end_it(trainer: pl.Trainer, curve: Curve, *, usable: bool) -> Iterator[None]:
+    """End a training early at Ctrl-C, which Lightning turns into an exit; at SIGTERM between steps.
 
-    A SIGTERM during the training ends it between two steps, before and after it at once.
+    Args:
+        trainer: the trainer.
+        curve: that of the training.
+        usable: whether the best epoch so far is a result.
 
     Raises:
         Terminated: SIGTERM, which Lightning would treat as a normal end.
@@ -358,9 +329,10 @@ def _ctrl_c_ends_early(trainer: pl.Trainer, recorder: EpochRecorder) -> Iterator
     except SystemExit:
         if trainer.state.status != TrainerStatus.INTERRUPTED:
             raise
-        if processes.count() > 1 or not recorder.interrupt():
+        curve.interrupted = True
+        if processes.count() > 1 or not usable or curve.best_epoch is None:
             raise KeyboardInterrupt from None
-        logger.warning("stopped by Ctrl-C; the best epoch so far: %d", recorder.curve.best_epoch)
+        logger.warning("stopped by Ctrl-C; the best epoch so far: %d", curve.best_epoch)
     finally:
         if main:
             signal.signal(signal.SIGINT, handler)

@@ -71,14 +71,10 @@ class Objective(nn.Module):
     def forward(
         self, model: Model, history: HistoryRepresentation, targets: Tensor, seen: Tensor | None
     ) -> Tensor:
-        """Return the mean loss of the targets [B, L], each without the items seen before it.
+        """Return the mean loss of the targets [B, L], PAD for none.
 
-        Args:
-            model: the model, whose head computes the logits.
-            history: the representation that the model's `teacher_forced` returns.
-            targets: item tokens [B, L], PAD for none.
-            seen: item tokens [B, N], of which the first N - L + 1 + t were seen before target t. If
-                None, seen items are wrong answers like any other.
+        ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
+        items are wrong answers like any other.
         """
         head, length = model.head, targets.shape[1]
         if self.negatives is not None:
@@ -116,10 +112,9 @@ def drop_padding(
 ) -> tuple[HistoryRepresentation, Tensor, SeenItems | None]:
     """Return the M positions with a target as sequences of length 1: states [M, 1, D], [M, 1].
 
-    For a head without attention: no logits are computed for positions without a target, which are
-    most of them where a model predicts masked items. A few such positions fill the end, so that the
-    last chunk of ``chunk_rows`` has one of few sizes: oneDNN compiles and caches kernels for each
-    size, which took .5 GiB of memory an epoch on MovieLens-1M.
+    No logits are then computed for the others, which are most where a model predicts masked items.
+    A few fill the end, so that the last chunk of ``chunk_rows`` has one of few sizes: oneDNN caches
+    kernels for each size, which took .5 GiB of memory an epoch on MovieLens-1M.
     """
     indices = targets.flatten().nonzero().squeeze(1)
     count = len(indices)
@@ -131,9 +126,7 @@ def drop_padding(
 
 
 def _padded_count(count: int, chunk_rows: int) -> int:
-    """Round a count up so that the last chunk has one of few sizes.
-
-    The chunk grows by at most a sixteenth of a full chunk, or of itself if it is the only one.
+    """Round a count up so that the last chunk, which grows by a sixteenth at most, has a few sizes.
 
     >>> [_padded_count(count, 1000) for count in (7, 33, 199, 5000, 5001, 5999)]
     [7, 34, 200, 5000, 5032, 6000]
@@ -143,11 +136,7 @@ def _padded_count(count: int, chunk_rows: int) -> int:
 
 
 def use_sparse_gradients(model: Model) -> dict[str, Tensor]:
-    """Make the gradients of all embedding tables with a row per item sparse.
-
-    Returns:
-        Their weights by name.
-    """
+    """Make the gradients of all tables with a row per item sparse; return their weights by name."""
     weights: dict[str, Tensor] = {}
     for name, table in model.named_modules():
         if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
@@ -159,8 +148,8 @@ def use_sparse_gradients(model: Model) -> dict[str, Tensor]:
 def mean_over_processes(gradient: Tensor) -> Tensor:
     """Return the mean of the sparse gradients [I + 1, D] of all processes, in each of them.
 
-    The rows are exchanged and added up here, because NCCL cannot add sparse tensors. The sums have
-    the same order in all processes, so that their tables stay equal.
+    NCCL cannot add sparse tensors. The sums have the same order in all processes, so that their
+    tables stay equal.
     """
     own = gradient.coalesce()
     rows = processes.all_gather_rows(own.indices()[0])
@@ -172,8 +161,7 @@ class RowwiseAdamW(torch.optim.AdamW):
     """`torch.optim.AdamW` that updates only the rows of a sparse gradient.
 
     A row that was not read keeps its moments and has no weight decay until it is read again, as in
-    `torch.optim.SparseAdam`, which supports neither weight decay nor dense parameters. The cost of
-    a step depends on the rows it reads, not on the size of the catalogue.
+    `torch.optim.SparseAdam`, which supports neither weight decay nor dense parameters.
     """
 
     @torch.no_grad()
@@ -216,12 +204,9 @@ class RowwiseAdamW(torch.optim.AdamW):
 class Schedule:
     """The learning-rate schedule of a training: from the step to a factor of the learning rate.
 
-    ``hold_decay`` rises linearly, holds, then decays linearly to a hundredth at the end; the decay
-    gains as much as a larger model (ML-1M .1903 to .1950 in the ANCHORS trials).
-
-    ``inverse_square_root`` rises linearly, then decays with the square root of the step. The
-    published rate is D^-0.5 · min(s^-0.5, s · warmup^-1.5) at step s, counted from 1: the factor
-    times its peak, (D · warmup)^-0.5. Source: Vaswani et al. 2017, equation 3.
+    ``hold_decay`` rises linearly, holds, then decays linearly to a hundredth at the end.
+    ``inverse_square_root`` rises linearly, then decays with the square root of the step: the rate
+    of Vaswani et al. 2017, equation 3, as a share of its peak, (D · warmup)^-0.5.
 
     >>> [Schedule("hold_decay", 2, 4, 8)(step) for step in range(9)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.01]
@@ -257,8 +242,6 @@ class Schedule:
 
 class TrainingModule(pl.LightningModule):
     """Trains a model to predict every target.
-
-    Its state in a checkpoint decides how a training resumes, to the last bit on a CPU.
 
     Args:
         model: the model.
@@ -342,7 +325,7 @@ class TrainingModule(pl.LightningModule):
         return loss * (counted * processes.count() / processes.all_reduce_sum(targets))
 
     def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
-        """Return the model's history representation and the seen items; see `NextItemModel`."""
+        """Return what `Model.teacher_forced` makes of a batch."""
         inputs = ModelInputs(batch.items, batch.lengths, batch.times, batch.features)
         return self.model.teacher_forced(inputs, batch.targets)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from recsys.errors import InputError, one_line
+from recsys.errors import InputError
 
 _groups = itertools.count()
 """The numbers of the groups of this process, which are the same in all."""
@@ -25,31 +25,23 @@ def join() -> None:
     Each has a GPU of its own, where there are any.
 
     Raises:
-        InputError: the environment is not torchrun's, or there are fewer GPUs than processes.
+        InputError: there are fewer GPUs than processes.
     """
     if not _several_started() or dist.is_initialized():
         return
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    try:
-        if gpus:
-            if (started := int(os.environ["LOCAL_WORLD_SIZE"])) > gpus:
-                message = (
-                    f"{started} processes were started on this machine, which has {gpus} GPU"
-                    f"{'s' * (gpus > 1)}: start as many, or train on the CPU with "
-                    "CUDA_VISIBLE_DEVICES="
-                )
-                raise InputError(message)
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        store, rank, world_size = next(rendezvous("env://"))
-        # torchrun's store outlives a group: the next one must not find the addresses of this one.
-        store = PrefixStore(f"recsys/{next(_groups)}", store)
-        # Some of what is exchanged is on the CPU.
-        backends = "cpu:gloo,cuda:nccl" if gpus else "gloo"
-        dist.init_process_group(backends, store=store, rank=rank, world_size=world_size)
-    except InputError:
-        raise
-    except (ValueError, KeyError) as error:  # a variable is missing, or no number
-        raise InputError(f"the environment is not torchrun's: {one_line(error, 200)}") from error
+    if gpus:
+        if (started := int(os.environ["LOCAL_WORLD_SIZE"])) > gpus:
+            raise InputError(
+                f"torchrun started {started} processes on this machine, which has {gpus} GPUs: "
+                "start as many, or train on the CPU with CUDA_VISIBLE_DEVICES="
+            )
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, rank, world_size = next(rendezvous("env://"))
+    # torchrun's store outlives a group: the next one must not find the addresses of this one.
+    store = PrefixStore(f"recsys/{next(_groups)}", store)
+    backends = "cpu:gloo,cuda:nccl" if gpus else "gloo"  # some of what is exchanged is on the CPU
+    dist.init_process_group(backends, store=store, rank=rank, world_size=world_size)
 
 
 def leave() -> None:
@@ -101,7 +93,7 @@ def all_gather_rows(rows: Tensor) -> Tensor:
     padded[: len(rows)] = rows
     gathered = [torch.empty_like(padded) for _ in range(count())]
     dist.all_gather(gathered, padded)
-    return torch.cat([part[:size] for part, size in zip(gathered, sizes.tolist(), strict=True)])
+    return torch.cat([own[:size] for own, size in zip(gathered, sizes.tolist(), strict=True)])
 
 
 def broadcast_from_rank0(value: bool) -> bool:
@@ -135,5 +127,5 @@ def refuse_several(command: str) -> None:
 
 
 def _several_started() -> bool:
-    """Return whether there are several; what torchrun sets may also be set alone."""
+    # What torchrun sets may also be set alone.
     return dist.is_torchelastic_launched() and os.environ.get("WORLD_SIZE", "1") != "1"

@@ -1,7 +1,4 @@
-"""The progress display of a training: one line with the time left of all its epochs.
-
-Lightning's bars show the time left of an epoch.
-"""
+"""The progress display of a training: one line with the time left of all its epochs."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ _ENDLESS = 10_000
 class ProgressLine(pl.Callback):
     """Shows one line for the entire training, or logs epochs if there is no terminal.
 
-    One a minute is logged for all to see, the others for debugging. The time left is that of the
-    planned steps and validations, by what each has taken. The validation reports to `rank`.
+    The time left is that of the epochs left, by the mean of the complete ones; in the first, which
+    has not been validated, by its steps.
 
     Args:
         name: the name of the training.
@@ -40,65 +37,45 @@ class ProgressLine(pl.Callback):
             None, a new one is shown.
     """
 
+    recorder: EpochRecorder
+    """The recorder of the epochs, which precedes this callback; set before the training starts."""
+
     def __init__(self, name: str, validated: int, progress: Progress | None) -> None:
         self._name = name
-        self._validated = max(1, validated)
-        self._step = self._ranked = 0
-        self._seconds, self._units = {"steps": 0.0, "ranked": 0.0}, {"steps": 0, "ranked": 0}
+        self._validated, self._ranked = validated, 0
         self._shared = progress is not None
         self._progress = progress or new_progress()
-        self._last = self._logged = self._progress.get_time()
-        self._shown = -math.inf
+        self._shown, self._logged = -math.inf, self._progress.get_time()
         self._task: TaskID | None = None
-        self._recorder: EpochRecorder
-
-    def follow(self, recorder: EpochRecorder) -> None:
-        """Show the epochs of a recorder; call it before the training starts."""
-        self._recorder = recorder
 
     def on_train_start(self, *_: object) -> None:
         """Show the line."""
+        self._ranked = 0  # by the validation of a warm start
         if not self._shared:
             self._progress.start()
         self._task = self._progress.add_task(f"training {self._name}", total=None, status="")
-        self._last = self._progress.get_time()
 
-    def on_train_batch_end(self, trainer: pl.Trainer, _: object, outputs: Any, *__: object) -> None:
-        """Count a step."""
-        self._step = trainer.global_step
-        self._count("steps", 1)
-        if self._last - self._shown >= _REFRESH:
-            self._shown = self._last
-            self._show(outputs["loss"])
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, _: object, outputs: Any, __: object, batch_idx: int
+    ) -> None:
+        """Show a step."""
+        if (now := self._progress.get_time()) - self._shown >= _REFRESH:
+            self._shown = now
+            self._show((batch_idx + 1) / trainer.num_training_batches, outputs["loss"])
 
     def rank(self, histories: int) -> None:
-        """Count histories whose validation targets were ranked."""
+        """Show that the validation targets of so many more histories were ranked."""
         self._ranked += histories
-        self._count("ranked", histories)
-        self._show()
-
-    def _count(self, kind: str, units: int) -> None:
-        """Count units that took the time since the last ones."""
-        now = self._progress.get_time()
-        self._seconds[kind] += now - self._last
-        self._units[kind] += units
-        self._last = now
-
-    def _seconds_of(self, steps: int, ranked: int) -> float:
-        """Return how long steps and validation histories take; of what was never measured, 0."""
-        return sum(
-            units * self._seconds[kind] / max(self._units[kind], 1)
-            for kind, units in (("steps", steps), ("ranked", ranked))
-        )
+        self._show(1.0)
 
     def on_train_epoch_end(self, *_: object) -> None:
-        """Show the metrics of the epoch."""
+        """Show the metrics of the epoch, and log them: one epoch a minute for all to see."""
         self._ranked = 0
-        self._show()
+        self._show(0.0)
         now, level = self._progress.get_time(), logging.DEBUG
         if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
             self._logged, level = now, logging.INFO
-        curve = self._recorder.curve
+        curve = self.recorder.curve
         metrics = curve.epochs[-1]
         validated = ""
         if MONITOR in metrics:
@@ -110,30 +87,37 @@ class ProgressLine(pl.Callback):
             *(validated, metrics["train/seconds"]),
         )
 
-    def _show(self, loss: Tensor | None = None) -> None:
+    def _show(self, share: float, loss: Tensor | None = None) -> None:
+        """Show that a share of the steps of the current epoch is done."""
         if self._task is None or self._progress.disable:
             return
-        recorder, curve = self._recorder, self._recorder.curve
-        to_rank = recorder.validations_left * self._validated - self._ranked
-        left = self._seconds_of(recorder.total_steps - self._step, to_rank)
-        validations = sum(MONITOR in epoch for epoch in curve.epochs)
-        done = self._seconds_of(self._step, validations * self._validated + self._ranked)
-        epoch = min(len(curve.epochs) + (not self._ranked), recorder.last_epoch)
-        planned = recorder.last_epoch < _ENDLESS
-        status = f"epoch {epoch}" + (f"/{recorder.last_epoch}" if planned else "")
+        recorder, curve = self.recorder, self.recorder.curve
+        complete = curve.epochs[:-1] if self._ranked else curve.epochs
+        planned, last = recorder.last_epoch < _ENDLESS, recorder.last_epoch
+        epoch = min(len(complete) + 1, last)
+        status = f"epoch {epoch}" + (f"/{last}" if planned else "")
         if self._ranked:
             status += f", validating {self._ranked / self._validated:.0%}"
         elif curve.best >= 0:
             status += f", best {curve.best:.4f}".replace("0.", ".")
         if loss is not None:
             status += f", loss {float(loss):.2f}"
+        spent = recorder.seconds
+        if complete:
+            seconds = [
+                metrics["train/seconds"] + metrics.get("epoch/valid_seconds", 0.0)
+                for metrics in complete
+            ]
+            left = max(sum(seconds) / len(seconds) * (last - len(complete)) - spent, 0.0)
+        else:
+            left = spent * (last / max(share, 1e-9) - 1)
         self._progress.update(
             self._task,
-            completed=done,
-            total=done + left if planned else None,
+            completed=len(complete) + share,
+            total=last if planned else None,
             status=status,
             ends=self._progress.get_time() + left if planned else None,
-            at_least=to_rank > 0 and not self._units["ranked"],
+            at_least=not complete and self._validated > 0,
         )
 
     def on_fit_end(self, *_: object) -> None:
