@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime
 import polars as pl
 import pytest
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, softmax
 
 import recsys
 from recsys import PreparedDataset
-from recsys.serving.calibration import temperature_of
 from tests.small_models import HISTORIES, ITEMS, LOG, WINDOW, command, train
 
 if TYPE_CHECKING:
@@ -85,16 +83,6 @@ def test_a_mean_is_validated_without_the_refit_of_its_members(data: PreparedData
     assert np.abs(scores_of(refitted.bundle) - scores_of(mean.bundle)).max() > 1e-3
 
 
-@pytest.mark.parametrize("model", ["attention", "machine"])
-def test_scores_do_not_depend_on_longer_histories_beside_them(
-    model: str, request: pytest.FixtureRequest
-) -> None:
-    bundle = request.getfixturevalue(model).bundle
-    histories = {str(length): ITEMS[:length] for length in range(1, WINDOW + 1)}
-    alone = [scores_of(bundle, {user: items})[0] for user, items in histories.items()]
-    np.testing.assert_allclose(scores_of(bundle, histories), alone, atol=1e-5)
-
-
 # --- Probabilities -------------------------------------------------------------------------------
 
 
@@ -113,32 +101,6 @@ def test_the_temperature_is_that_of_the_validation_targets(attention: Run) -> No
     expected = temperature_by_hand(scores_of(attention.bundle, histories), targets)
     fitted = recsys.load(attention.bundle).bundle.manifest.temperature
     assert fitted == pytest.approx(expected, rel=1e-2)
-
-
-class NeverTheFirst:
-    """The scores of a model, but the first item is never recommended."""
-
-    num_items = len(ITEMS)
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def score(self, histories: Any, candidates: Any = None) -> torch.Tensor:
-        scores: torch.Tensor = self._model.score(histories, candidates).clone()
-        scores[:, 1] = -torch.inf
-        return scores
-
-
-def test_what_is_never_recommended_does_not_count_in_the_temperature(
-    attention: Run, data: PreparedDataset
-) -> None:
-    histories, targets = before(2)
-    assert 0 in targets
-    scores = scores_of(attention.bundle, histories)[np.array(targets) > 0, 1:]
-    expected = temperature_by_hand(scores, [target - 1 for target in targets if target])
-    scorer = NeverTheFirst(recsys.load(attention.bundle).bundle.scorer)
-    found = temperature_of(scorer, data.holdout("valid", "unknown"), seed=0)
-    assert found == pytest.approx(expected, rel=1e-2)
 
 
 def test_probabilities_are_those_among_all_items(attention: Run) -> None:
@@ -194,35 +156,3 @@ def test_graphs_score_padded_histories_as_the_model_does(exported: Path, attenti
     given["candidates"] = np.tile([tokens[item] for item in ITEMS], (WINDOW, 1))
     (scores,) = head.run(["scores"], {one.name: given[one.name] for one in head.get_inputs()})
     np.testing.assert_allclose(scores, scores_of(attention.bundle, histories), atol=1e-5)
-
-
-class WrongWherePadded:
-    """A session whose results are wrong for histories that are shorter than their row."""
-
-    def __init__(self, *arguments: Any, **words: Any) -> None:
-        self._session = SESSION(*arguments, **words)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def run(self, names: Any, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        results: list[NDArray[Any]] = self._session.run(names, inputs)
-        if "items" in inputs:
-            results[0] = results[0] + (inputs["items"][:, -1:] == 0)
-        return results
-
-
-SESSION = onnxruntime.InferenceSession
-
-
-@pytest.mark.slow
-def test_an_export_that_is_wrong_for_padded_histories_is_refused(
-    machine: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnxruntime, "InferenceSession", WrongWherePadded)
-    with pytest.raises(AssertionError, match="scores of ONNX and torch differ"):
-        command("export", machine.bundle, "--out", tmp_path / "onnx")
-    monkeypatch.setattr(onnxruntime, "InferenceSession", SESSION)
-    assert not (tmp_path / "onnx").exists()
-    command("export", machine.bundle, "--out", tmp_path / "onnx")
-    assert json.loads((tmp_path / "onnx/manifest.json").read_text())["seen"] == "filter"

@@ -74,13 +74,13 @@ def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
         assert shown.rstrip().endswith("epoch 12/40, best .1234, loss 5.12")
 
 
-def test_the_time_left_counts_steps_and_validations_by_what_each_has_taken() -> None:
+def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken() -> None:
     clock, view = Clock(), Recorded(80).view()
     view.get_time = clock
     line = ProgressLine("mine", 50, view)
-    planned: Any = SimpleNamespace(curve=Curve(), total_steps=12, last_epoch=2, validations_left=2)
-    line.follow(planned)
-    trainer: Any = SimpleNamespace(global_step=0)
+    planned: Any = SimpleNamespace(curve=Curve(), last_epoch=3, seconds=0.0)
+    line.recorder = planned
+    trainer: Any = SimpleNamespace(num_training_batches=4)
     module: Any = None
     line.on_train_start(trainer, module)
 
@@ -91,16 +91,17 @@ def test_the_time_left_counts_steps_and_validations_by_what_each_has_taken() -> 
         (task,) = view.tasks
         return task.fields["ends"] - clock.now, task.fields["at_least"]
 
-    for step in (1, 2):
+    for step in (0, 1):
         clock.now += 0.5
-        trainer.global_step = step
-        line.on_train_batch_end(trainer, module, {"loss": torch.tensor(5.0)}, None, 0)
+        planned.seconds += 0.5
+        line.on_train_batch_end(trainer, module, {"loss": torch.tensor(5.0)}, None, step)
     assert left() == (5, True)  # a validation was never measured
-    assert shown() == "epoch 1/2, loss 5.00"
-    clock.now += 8
+    assert shown() == "epoch 1/3, loss 5.00"
+    planned.curve.epochs += [{"train/seconds": 2.0, "epoch/valid_seconds": 8.0}, {}]
+    planned.seconds = 7.0
     line.rank(25)
-    assert left() == (5 + 75 * 8 / 25, False)
-    assert shown() == "epoch 0/2, validating 50%"
+    assert left() == (2 * 10 - 7, False)
+    assert shown() == "epoch 2/3, validating 50%"
 
 
 def test_a_stage_of_even_units_has_a_time_left_and_another_has_the_time_so_far() -> None:

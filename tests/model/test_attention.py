@@ -147,32 +147,13 @@ def test_more_sequences_than_a_grid_of_cuda_has_are_not_for_the_fused_kernel(
     assert (fused.call_count, plain.call_count) == (expected, 1 - expected)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_gpu_attends_in_many_short_sequences(dtype: torch.dtype) -> None:
-    """As many as it has in one batch, and one more: the same as in two halves."""
-    torch.manual_seed(0)
-    sides = [torch.randn(65_536, 2, 2, 8, device="cuda", dtype=dtype) for _ in range(3)]
-    sides = [side.requires_grad_() for side in sides]
-    halves = zip(*(side.split(40_000) for side in sides), strict=True)
-    attended = attend(*sides, causal=True)
-    expected = torch.cat([attend(*half, causal=True) for half in halves])
-    torch.testing.assert_close(attended, expected, rtol=0.02, atol=0.02)
-    upstream = torch.randn_like(attended)
-    gradients = (torch.autograd.grad(one, sides, upstream) for one in (attended, expected))
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
-
-
 def test_additive_attention_by_its_formula() -> None:
     torch.manual_seed(0)
     attention = AdditiveAttention(query_dim=3, key_dim=5, hidden_dim=4).double()
-    query, key, value = normal(2, 4, 3), normal(2, 6, 5), normal(2, 6, 7)
+    query, key = normal(2, 4, 3), normal(2, 6, 5)
     mask = torch.rand(2, 4, 6) < 0.7
     mask[..., 0] = True
-    outputs, weights = attention(query, key, value, mask), attention.weights(query, key, mask)
-    expected = torch.zeros(2, 4, 7, dtype=torch.float64)
+    weights = attention.weights(query, key, mask)
     for b in range(2):
         for q in range(4):
             seen = [k for k in range(6) if mask[b, q, k]]
@@ -185,15 +166,10 @@ def test_additive_attention_by_its_formula() -> None:
                 )
                 for k in seen
             ]
-            exact = torch.stack(scores).softmax(0)
-            assert close(weights[b, q, seen], exact)
-            expected[b, q] = exact @ value[b, seen]
+            assert close(weights[b, q, seen], torch.stack(scores).softmax(0))
     assert not weights[~mask].any()
-    assert close(outputs, expected)
-    assert same_gradients(outputs, expected, [query, key, value, *attention.parameters()])
     everything = torch.ones(4, 6, dtype=torch.bool)
-    unmasked = attention(query, key, value)
-    assert close(unmasked, attention(query, key, value, everything))
+    assert close(attention.weights(query, key), attention.weights(query, key, everything))
 
 
 def torch_twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -306,7 +282,7 @@ def test_queries_that_see_no_key_get_zeros_and_finite_gradients() -> None:
     outputs = {
         "plain": attend(query, key, value, mask),
         "causal": attend(query, key, value, mask, causal=True),
-        "additive": additive(query, key, value, mask),
+        "additive": additive.weights(query, key, mask) @ value,
     }
     for name, found in outputs.items():
         unseeing = blind if name == "causal" else ~mask.any(-1)
@@ -319,17 +295,3 @@ def test_queries_that_see_no_key_get_zeros_and_finite_gradients() -> None:
         assert close(attend(query, key, value, mask), outputs["plain"])
         fused = attend(query, key, value, mask, causal=True)
         assert close(fused, outputs["causal"])
-
-
-def test_heads_that_see_nothing_leave_the_bias() -> None:
-    torch.manual_seed(0)
-    attention = MultiHeadAttention(6, 2).double()
-    x = normal(2, 3, 6)
-    found = attention(x, mask=torch.zeros(2, 1, 1, 3, dtype=torch.bool))
-    assert torch.equal(found, attention.output.bias.expand(2, 3, 6))
-    gradients = torch.autograd.grad(found.square().sum(), [x, *attention.parameters()])
-    assert all(gradient.isfinite().all() for gradient in gradients)
-
-
-def test_wide_heads_need_not_divide_the_embedding() -> None:
-    assert MultiHeadAttention(8, 3, wide=True)(torch.zeros(1, 2, 8)).shape == (1, 2, 8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,14 +27,12 @@ from recsys.config import (
     Search,
     TargetAttention,
     TrainingConfig,
-    dump_experiment,
     load_experiment,
     parse_experiment,
 )
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables import evaluate
 from recsys.experiments.fit import fit
 from recsys.experiments.trainings import member_experiment
 from recsys.experiments.tune import tune
@@ -49,7 +46,6 @@ from recsys.serving.index import query_encoder
 from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
-from recsys.training.curve import Curve
 from recsys.training.module import Schedule, TrainingModule
 from tests.helpers.killed import Killed
 
@@ -120,15 +116,6 @@ def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
     assert np.allclose(found, np.mean(members, axis=0), atol=1e-5)
 
 
-def test_what_is_read_is_what_any_member_reads() -> None:
-    model = build(mean_of(DOT, HSTU))
-    assert model.times == "past"
-    assert not model.head.attends
-    assert not build(mean_of(DOT, KERNEL)).head.attends
-    assert build(mean_of(ATTENTION, DOT)).head.attends
-    assert model.items.table().shape == (ITEMS + 1, 14)
-
-
 # --- Bundles -------------------------------------------------------------------------------------
 
 
@@ -143,29 +130,11 @@ def bundle(tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFacto
     return bundle_of(tmp_path_factory.mktemp("bundle") / "mean", tiny_dataset, ATTENTION, DOT)
 
 
-def test_a_bundle_gives_the_scores_of_what_was_written(
-    bundle: ModelBundle, tiny_dataset: PreparedDataset
-) -> None:
-    histories = tiny_dataset.histories("test")
-    model = build(mean_of(ATTENTION, DOT), tiny_dataset.num_items)
-    again = ModelBundle.open(bundle.path).scorer
-    assert torch.equal(again.score(histories), ModelScorer(model, LENGTH).score(histories))
-    assert {name.split(".")[1] for name in bundle.model.state_dict()} == {"0", "1"}
-
-
 def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
     parts = explain_items(bundle, ["boots", "hat", "socks"], ["jacket"])[0]
     score = Recommender(bundle).score([["boots", "hat", "socks"]], ["jacket"])["score"].item()
     assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     assert not explained_by_removal(bundle)
-
-
-def test_a_mean_without_attention_is_explained_by_removal(
-    tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
-    assert explained_by_removal(bundle)
-    assert len(explain_items(bundle, ["boots", "hat"], ["jacket"])[0]) == 2
 
 
 def test_a_mean_of_dot_products_is_one_dot_product(
@@ -230,14 +199,6 @@ PLAIN: dict[str, Any] = {"model": {"head": {"kind": "dot_product"}}}
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_experiment(wrong)
-
-
-def test_settings_are_the_same_after_a_file(tmp_path: Path) -> None:
-    experiment = parse_experiment(tree({**PLAIN, "max_epochs": 7}, {"model": {"kind": "hstu"}}))
-    assert experiment.family == "averaged"
-    file = tmp_path / "mean.yaml"
-    file.write_text(dump_experiment(experiment))
-    assert load_experiment(file) == experiment
 
 
 # --- Training ------------------------------------------------------------------------------------
@@ -311,27 +272,6 @@ def test_a_yaml_trains_the_members_and_resumes_between_them(
     weights = ModelBundle.open(resumed.bundle).model.state_dict()
     assert all(torch.equal(weights[name], w) for name, w in model.state_dict().items())
     assert not list(tmp_path.glob("*.checkpoint*"))
-
-
-@pytest.mark.slow
-def test_validation_is_that_of_the_mean_before_the_refit(
-    shop: PreparedDataset, tmp_path: Path
-) -> None:
-    experiment = experiment_of(tmp_path).model_copy(update={"count_ensemble": None})
-    run = fit(experiment, shop, tmp_path / "out")
-    bundle = ModelBundle.open(run.bundle)
-    assert bundle.manifest.protocol.trained_on == ("train",)
-    table = evaluate(bundle.scorer, shop.holdout("valid"), "valid", "allow")
-    assert run.valid["ndcg_at_10"].mean == pytest.approx(table.values("ndcg_at_10").mean())
-
-
-def test_ctrl_c_before_the_last_member_ends_the_run(
-    shop: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = SimpleNamespace(interrupted=True, curve=Curve())
-    monkeypatch.setattr("recsys.experiments.trainings.train_and_refit", lambda *_: stopped)
-    with pytest.raises(KeyboardInterrupt):
-        fit(experiment_of(tmp_path), shop, tmp_path / "out")
 
 
 def test_members_of_one_kind_have_seeds_of_their_own(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.config import parse_experiment
-from recsys.errors import InputError
 from recsys.model.attention import MultiHeadAttention, RotaryPositions, causal_mask, padding_mask
 from recsys.model.build import build_model
-from recsys.model.embeddings import LearnedPositions, SinusoidalPositions, positions_from_end
+from recsys.model.embeddings import SinusoidalPositions
 from recsys.model.encoder import BlockSettings, CausalFilter, Dropout, Encoder, EncoderBlock
 from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, EncodedHistory
@@ -44,29 +43,6 @@ def test_both_published_formulas(position: int, dim: int, data: st.DataObject) -
     angle = position / 10_000 ** (2 * (feature // 2) / dim)
     found = SinusoidalPositions(200, dim)(torch.tensor([position]))[0, feature]
     assert found.item() == pytest.approx([math.sin, math.cos][feature % 2](angle), abs=1e-6)
-
-
-def test_learned_positions_are_rows_of_a_table() -> None:
-    positions = LearnedPositions(5, 3)
-    (table,) = positions.parameters()
-    assert table.shape == (5, 3)
-    grid = torch.tensor([[4, 0], [4, 2]])
-    assert torch.equal(positions(grid), table[grid])
-    positions(grid).sum().backward()
-    assert table.grad is not None
-    assert table.grad[:, 0].tolist() == [1, 0, 1, 0, 2]
-    with pytest.raises(IndexError):
-        positions(torch.tensor([5]))
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 3))
-def test_positions_count_from_the_last_item(lengths: list[int], extra: int) -> None:
-    width = max(lengths) + extra
-    found = positions_from_end(torch.tensor(lengths), width)
-    assert found.shape == (len(lengths), width)
-    for row, length in zip(found.tolist(), lengths, strict=True):
-        assert row == [*reversed(range(length)), *([0] * (width - length))]
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -186,14 +162,6 @@ def test_rotary_attention_depends_on_distances_only() -> None:
     plain = MultiHeadAttention(8, 2).double()
     plain.load_state_dict(layer.state_dict())  # rotary positions have nothing to store
     assert not torch.allclose(near, plain.weights(x), rtol=0, atol=1e-3)
-
-
-def test_rotary_positions_rotate_pairs() -> None:
-    narrow = {"embedding_dim": 6, "num_heads": 2, "positions": "rotary"}
-    with pytest.raises(InputError, match=r"model.positions: .*heads have 3"):
-        parse_experiment({"model": narrow})
-    with pytest.raises(InputError, match=r"model.positions: .*'learned' or 'sinusoidal'"):
-        parse_experiment({"model": {"kind": "sequence_to_sequence", "positions": "rotary"}})
 
 
 def close(one: Tensor, other: Tensor) -> bool:

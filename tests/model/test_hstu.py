@@ -85,34 +85,6 @@ def test_the_block_is_the_published_one(
         )
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_has_the_gradients_of_the_cpu() -> None:
-    """Many gaps share a bucket, and are added in another order than on the CPU."""
-    torch.manual_seed(0)
-    block = HSTUBlock(16, 2, 100, 0.0, timed=True)
-    x, buckets = torch.randn(32, 100, 16), torch.randint(0, 9, (32, 100, 100), dtype=torch.int32)
-    assert block.time_bias is not None
-    (expected,) = torch.autograd.grad(block(x, buckets).square().sum(), block.time_bias)
-    block.cuda()
-    loss = block(x.cuda(), buckets.cuda()).square().sum()
-    (found,) = torch.autograd.grad(loss, block.time_bias)
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_buckets_by_hand() -> None:
-    """e^.301 = 1.351: a gap of 1 is in bucket 0, of 2 in 2; the longest possible gap in 128."""
-    assert time_buckets(torch.tensor([-7, 0, 1, 2, 3, 10, 2**62])).tolist() == [
-        0,
-        0,
-        0,
-        2,
-        3,
-        7,
-        128,
-    ]
-
-
 def encoder(times: TimesRead) -> HSTUEncoder:
     torch.manual_seed(2)
     blocks = [HSTUBlock(4, 1, 9, 0.0, timed=times != "none") for _ in range(2)]

@@ -12,7 +12,7 @@ import torch
 from polars.testing import assert_frame_equal
 from torch import nn
 
-from recsys.config import DataConfig, Experiment, UserHoldout, parse_experiment
+from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.batches import TrainingBatches
 from recsys.data.features.encoders import Encoders
 from recsys.data.prepared import PreparedDataset, prepare
@@ -95,22 +95,6 @@ def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -
     )
 
 
-def test_a_dataset_stores_the_kept_columns(dataset: PreparedDataset, tmp_path: Path) -> None:
-    table = dataset.interaction_table
-    assert table.columns == ["user_id", "item_id", "action", "rating", "tags"]
-    assert_frame_equal(table.drop("item_id"), LOG.drop("item_id", "timestamp"))
-    assert table["item_id"].to_list() == [*LOG["item_id"][:-1], None]  # the scarf is a test target
-    assert dataset.user_table.rows() == [("ann", 20, "f"), ("bob", 40, "m"), ("cat", None, None)]
-    plain = prepare(LOG, None, tmp_path / "plain")
-    assert not {"interactions.parquet"} & set(plain.manifest.files)
-    assert plain.manifest.settings["keep"] == []
-    fewer = prepare(LOG.drop("action", "rating", "tags"), None, tmp_path / "fewer")
-    assert fewer.fingerprint == plain.fingerprint != dataset.fingerprint
-    other = LOG.with_columns(rating=pl.lit(1))
-    assert prepare(other, KEEP, tmp_path / "other", users=USERS).fingerprint != dataset.fingerprint
-    assert prepare(LOG, KEEP, tmp_path / "again", users=USERS).fingerprint == dataset.fingerprint
-
-
 def test_encoders_learn_only_from_the_training_part(dataset: PreparedDataset) -> None:
     """The action sell, and some ratings, occur only at test targets."""
     encoders = Encoders.fit(make_experiment(**READ).model, dataset)
@@ -176,20 +160,6 @@ def test_scoring_reads_the_same_features_as_training(
         assert batch.items[row, :length].tolist() == before.padded(3)[user, :length].tolist()
         trained, scored = history[0][row, length - 1], side[0][user, length - 1]
         assert torch.allclose(trained, scored, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_training_starts_as_without_features(dataset: PreparedDataset) -> None:
-    sides = []
-    for features in ({}, READ):
-        experiment = make_experiment(**features)
-        catalogue = Catalogue.of(experiment.model, dataset)
-        torch.manual_seed(1)
-        model = catalogue.new_model(experiment.model, np.ones(4, dtype=np.int64)).eval()
-        known = catalogue.encoders.read(dataset).histories("test").latest(3)
-        sides.append(model(model_inputs(model, known)))
-    for plain, ours in zip(*sides, strict=True):
-        assert torch.equal(plain, ours)
 
 
 def planted(by: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -346,16 +316,6 @@ def test_raw_histories_are_read_like_the_dataset(
     assert not np.allclose(found["score"], expected["score"], atol=1e-3)
 
 
-def test_explanations_use_the_features(bundle: ModelBundle, dataset: PreparedDataset) -> None:
-    recommender, ann = Recommender(bundle, dataset), RAW.filter(user_id="ann")
-    stored = recommender.read_histories(users=["ann"])
-    parts = recommender.explain(ann, "coat")
-    assert sorted(parts["position"]) == [2, 3, 4]
-    total = parts["contribution"].sum() + parts["rest"][0]
-    assert total == pytest.approx(recommender.score(ann, ["coat"])["score"][0], abs=1e-5)
-    assert_frame_equal(parts, recommender.explain(stored, "coat"))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -416,21 +376,6 @@ def test_histories_without_the_features_are_refused(
         recommender.recommend(wrong, k=1)
 
 
-def test_sessions_have_the_features_of_their_user(tmp_path: Path) -> None:
-    log = LOG.with_columns(timestamp=pl.col("timestamp") * 10 + (pl.col("timestamp") > 1) * 100)
-    data = prepare(log, DataConfig(session_gap=50, keep=("action",)), tmp_path / "d", users=USERS)
-    ages = dict(data.user_table.select("user_id", "age").iter_rows())
-    assert ages == {
-        "ann#1": 20,
-        "ann#2": 20,
-        "bob#1": 40,
-        "bob#2": 40,
-        "cat#1": None,
-        "cat#2": None,
-    }
-    assert data.interaction_table["action"].to_list() == LOG["action"].to_list()
-
-
 @torch.inference_mode()
 def test_features_are_scaled_with_the_items_that_they_are_added_to(
     dataset: PreparedDataset,
@@ -448,51 +393,3 @@ def test_features_are_scaled_with_the_items_that_they_are_added_to(
     assert added[batch.items > 0].abs().amax(dim=-1).min() > 0
     found = model._embedded(ModelInputs(batch.items, batch.lengths, batch.times, batch.features))
     torch.testing.assert_close(found, 8**0.5 * (model.items(batch.items) + added))
-
-
-def test_user_features_are_learned_from_training_users_only(tmp_path: Path) -> None:
-    """Held-out users are twice as old as the others, and would move mean and spread."""
-    rows = [(user, item, time) for user in range(8) for time, item in enumerate([1, 2, 3])]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    config = DataConfig(split=UserHoldout(valid_fraction=0.25, test_fraction=0.25))
-    training = prepare(log, config, tmp_path / "out").cuts[:, 0] > 0
-    assert training.sum() == 4
-    ages = np.where(training, [20, 22, 24, 26, 28, 30, 32, 34], 60)
-    users = pl.DataFrame({"user_id": range(8), "age": ages})
-    dataset = prepare(log, config, tmp_path / "out", users=users)
-    model = make_experiment(user_features=[{"kind": "number", "column": "age"}]).model
-    encoders = Encoders.fit(model, dataset)
-    assert encoders.users is not None
-    numbers = encoders.users.encode(users).numbers[1:, 0]
-    assert numbers[training].mean() == pytest.approx(0, abs=1e-6)
-    assert numbers[training].std() == pytest.approx(1, abs=1e-6)
-
-
-def test_no_category_of_a_user_is_one_of_an_interaction(tmp_path: Path) -> None:
-    """They share one table of embeddings: buy, view, x, y, z, and then f and m of users."""
-    users = pl.DataFrame({"user_id": ["ann", "bob", "cat"], "sex": ["f", "m", "f"]})
-    dataset = prepare(LOG, KEEP, tmp_path / "out", users=users)
-    encoders = Encoders.fit(make_experiment(**{**READ, "user_features": ["sex"]}).model, dataset)
-    histories = encoders.read(dataset).histories("valid")
-    assert histories.interaction_features is not None
-    assert histories.user_features is not None
-    of_interactions = set(histories.interaction_features.table.categories.flat)
-    of_users = histories.user_features.table.categories[histories.user_features.rows, 0]
-    assert of_interactions == {0, 1, 2, 3, 4, 5}
-    assert of_users.tolist() == [6, 7, 6]
-    assert encoders.num_input_categories == 7
-
-
-def test_tables_may_name_their_ids_as_the_log_does(tmp_path: Path) -> None:
-    plain = prepare(LOG, None, tmp_path / "plain", users=USERS)
-    log, users = LOG.rename({"user_id": "customer"}), USERS.rename({"user_id": "customer"})
-    named = prepare(log, None, tmp_path / "named", users=users, user="customer")
-    assert named.user_table.equals(plain.user_table)
-    with pytest.raises(InputError, match="no column 'user_id' or 'customer' among buyer"):
-        prepare(
-            log,
-            None,
-            tmp_path / "refused",
-            users=users.rename({"customer": "buyer"}),
-            user="customer",
-        )

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from recsys.config import (
     CrossEntropy,
@@ -17,7 +17,7 @@ from recsys.config import (
     TargetAttention,
 )
 from recsys.model.build import build_model
-from recsys.model.embeddings import ItemEmbeddings, ItemFeatureEmbeddings
+from recsys.model.embeddings import ItemFeatureEmbeddings
 from recsys.model.models import Model, ModelInputs
 from recsys.training.module import Objective, use_sparse_gradients
 
@@ -52,23 +52,6 @@ def random_model(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> Model:
     with torch.no_grad():
         model.items.weight[0] = 0
     return model.eval()
-
-
-def test_without_features_it_is_the_embedding_of_torch() -> None:
-    torch.manual_seed(0)
-    plain = nn.Embedding(5, 8, padding_idx=0)
-    torch.manual_seed(0)
-    ours = ItemEmbeddings(4, 8)
-    assert list(ours.state_dict()) == ["weight"]
-    assert torch.equal(ours.weight, plain.weight)
-    assert ours.table() is ours.weight
-    tokens = torch.tensor([[3, 0], [1, 3]])
-    assert torch.equal(ours(tokens), plain(tokens))
-    for items in (plain, ours):
-        items(tokens).square().sum().backward()
-    assert ours.weight.grad is not None
-    assert plain.weight.grad is not None
-    assert torch.equal(ours.weight.grad, plain.weight.grad)
 
 
 def test_features_add_up() -> None:
@@ -149,25 +132,6 @@ def of_loss(loss: str) -> nn.Module:
         return Objective(CrossEntropy(), torch.ones(2))
     settings = SampledSoftmax(kind="sampled_softmax", num_negatives=4)
     return Objective(settings, torch.tensor([0, 1, 1, 0, 1]))
-
-
-def test_all_items_drawn_as_negatives_train_features_as_the_full_catalogue_does() -> None:
-    """With every item once among the negatives the sampled softmax is the full one."""
-    gradients: list[dict[str, Tensor]] = []
-    losses = []
-    for loss in ("cross_entropy", "sampled_softmax"):
-        model = random_model().double()
-        tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
-        history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
-        value = of_loss(loss)(model, history, targets, None)
-        value.backward()
-        losses.append(value.item())
-        gradients.append(
-            {name: w.grad for name, w in model.named_parameters() if w.grad is not None}
-        )
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    for name, gradient in gradients[0].items():
-        assert torch.allclose(gradient.to_dense(), gradients[1][name].to_dense(), atol=1e-6), name
 
 
 def test_more_items_than_rows() -> None:

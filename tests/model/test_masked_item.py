@@ -64,34 +64,6 @@ def test_masked_items_and_the_others_make_up_the_sequences(
     assert sorted(found) == sorted(row[-width - 1 :] for row in lists if len(row) > 1)
 
 
-def test_the_configured_share_is_masked_and_other_items_in_every_epoch() -> None:
-    histories = Histories.from_lists([[1 + i % ITEMS for i in range(50)]] * 100)
-
-    def masked(batches: TrainingBatches) -> torch.Tensor:
-        return torch.cat([batch.items[:, :50] == 0 for batch in batches])
-
-    one, two = (TrainingBatches(histories, 50, 10_000, 3, mask_probability=0.3) for _ in range(2))
-    first = masked(one)
-    assert first.double().mean() == pytest.approx(0.3, abs=0.02)
-    assert torch.equal(first, masked(two))
-    assert not torch.equal(first, masked(one))
-
-
-def test_a_state_depends_on_items_before_and_after_but_not_on_its_own() -> None:
-    """Each masked item's state changes with every visible item, before it and after it."""
-    model = make_model()
-    items = torch.tensor([[5, 0, 7, 0, 9]], requires_grad=False)
-    lengths, targets = torch.tensor([5]), torch.tensor([[3, 4]])
-    (states, *_), _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    (other, *_), _ = model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[8, 2]]))
-    assert torch.equal(states, other)
-    for position in (0, 2, 4):
-        changed = items.clone()
-        changed[0, position] = 11
-        (moved, *_), _ = model.teacher_forced(ModelInputs(changed, lengths), targets)
-        assert bool(((moved - states).abs().amax(dim=-1) > 1e-6).all())
-
-
 def make_experiment() -> Experiment:
     return parse_experiment(
         {

@@ -23,7 +23,6 @@ from recsys.config import (
 from recsys.model.attention import last_states
 from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end
-from recsys.model.encoder import Residual
 from recsys.model.heads import TargetAttentionHead
 from recsys.model.models import (
     FactorisationMachine,
@@ -196,24 +195,6 @@ def test_a_new_model_is_its_seeds_favours_no_item_and_trains_all_its_weights(
         assert weight.grad is not None, name
         assert weight.grad.isfinite().all(), name
     assert not model.items.weight.grad[0].any()  # type: ignore[index]
-
-
-def test_the_parts_are_those_of_the_config() -> None:
-    """The default parts, and those published in 2017."""
-    published = {"norm": "post", "activation": "relu", "positions": "sinusoidal"}
-    for changes, parts in (
-        ({}, {"pre", "GELU", "LearnedPositions"}),
-        (published, {"post", "ReLU", "SinusoidalPositions"}),
-    ):
-        model = build_model(experiment_of({**SEQUENCES, **changes}).model, ITEMS)
-        names = {type(part).__name__ for part in model.modules()}
-        names |= {
-            "post" if part.is_post else "pre"
-            for part in model.modules()
-            if isinstance(part, Residual)
-        }
-        found = names & {"pre", "post", "GELU", "ReLU", "LearnedPositions", "SinusoidalPositions"}
-        assert found == parts
 
 
 def make_factorisation_machine(seed: int) -> FactorisationMachine:

@@ -122,21 +122,6 @@ def test_items_are_scaled_and_dropout_comes_after_the_sum(positions: str) -> Non
     assert close(sums[1], generated + model.decoder.positions(torch.arange(3)))
 
 
-def test_encoder_decoder_and_head_share_one_table() -> None:
-    model = make_model(0)
-    tables = [weight for weight in model.parameters() if weight.shape[0] == ITEMS + 1]
-    assert len(tables) == 1
-    candidates = model.head.represent_candidates(model.items.weight)
-    assert candidates.embeddings is tables[0]
-    items, lengths, targets = torch.tensor([[1, 2]]), torch.tensor([2]), torch.tensor([[3, 4]])
-    history, _ = model.teacher_forced(ModelInputs(items, lengths), targets)
-    # Read: 1 and 2 in the history, 3 by the decoder; 4 is only scored, 5 is neither.
-    model.head.logits(history, candidates)[..., 4].sum().backward()
-    assert tables[0].grad is not None
-    reached = [token for token in range(ITEMS + 1) if tables[0].grad[token].any()]
-    assert reached == [1, 2, 3, 4]
-
-
 def test_weights_are_initialised_by_xaviers_rule() -> None:
     """Uniform in ±√(6 / (inputs + outputs)), for every matrix of the stacks."""
     torch.manual_seed(0)

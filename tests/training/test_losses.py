@@ -30,20 +30,6 @@ def test_cross_entropy_by_hand() -> None:
     assert without.item() == pytest.approx(-math.log(5 / 6))
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_seen_items_are_those_up_to_each_of_the_last_positions(
-    row: list[int], data: st.DataObject
-) -> None:
-    steps = data.draw(st.integers(1, len(row)))
-    found = SeenItems.up_to(torch.tensor([row, row[::-1]]), steps).before(slice(None))
-    assert found.shape == (2, steps, len(row))
-    for items, before in zip([row, row[::-1]], found.tolist(), strict=True):
-        for step in range(steps):
-            count = len(row) - steps + 1 + step
-            assert before[step] == items[:count] + [0] * (len(row) - count)
-
-
 def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
     if kind == "dot product":
         return DotProductHead()
@@ -100,32 +86,3 @@ def test_chunks_equal_torch_position_by_position(
     theirs = torch.autograd.grad(expected, leaves, allow_unused=True, materialize_grads=True)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", ["dot product", "target attention"])
-def test_a_gpu_has_the_gradients_of_the_cpu(kind: str) -> None:
-    """In float32 to its rounding, in bf16 to that of bf16: large logits would overflow float16."""
-    head = make_head(kind, 16)
-    states, table = torch.randn(6, 20, 16), torch.randn(50, 16)
-    targets = torch.randint(1, 50, (6, 20))
-
-    def gradients(device: str, *, bf16: bool) -> list[Tensor]:
-        head.to(device)
-        sides = [side.to(device).requires_grad_() for side in (states, table)]
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            loss = chunked_cross_entropy(
-                head.logits,
-                head.represent_history(sides[0], sides[0]),
-                head.represent_candidates(sides[1]),
-                targets.to(device),
-                None,
-                chunk_rows=4,
-            )
-        return [gradient.cpu() for gradient in torch.autograd.grad(loss, sides)]
-
-    exact = gradients("cpu", bf16=False)
-    for bf16, tolerance in ((False, 1e-3), (True, 5e-2)):
-        for found, expected in zip(gradients("cuda", bf16=bf16), exact, strict=True):
-            assert (found - expected).norm() <= tolerance * expected.norm()

@@ -29,19 +29,6 @@ def lookups(
     return table
 
 
-def test_dense_parameters_are_updated_as_in_adamw() -> None:
-    torch.manual_seed(0)
-    table, plain = nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2)
-    optimizer = RowwiseAdamW([*table.parameters(), *plain.parameters()], lr=0.1)
-    copy = nn.Parameter(plain.weight.detach().clone())
-    plain(table(torch.tensor([1, 2]))).sum().backward()
-    copy.grad = plain.weight.grad
-    optimizer.step()
-    torch.optim.AdamW([copy], lr=0.1).step()
-    torch.testing.assert_close(plain.weight, copy)
-    assert set(optimizer.state[table.weight]) == {"step", "exp_avg", "exp_avg_sq"}
-
-
 SETTINGS: list[dict[str, Any]] = [
     {"betas": (0.5, 0.7)},
     {"eps": 0.5},  # large, so that it shows

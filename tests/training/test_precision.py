@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from mlflow import MlflowClient
 
 from recsys.config import Experiment, parse_experiment
@@ -26,7 +25,6 @@ from recsys.training.device import settle_precision
 from recsys.training.loop import train
 
 ITEMS = 30
-bf16_share = device.bf16_share  # the real one, before the fixture of all tests replaces it
 
 
 class Clock:
@@ -107,26 +105,6 @@ def test_bf16_is_taken_where_it_is_clearly_faster_or_set(
         "precision: float32: as set",
         "precision: bf16: as set",
     ]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    supported = torch.cuda.is_bf16_supported(including_emulation=False)
-    assert settled(monkeypatch, 0.1) == settled(monkeypatch, 9.0)
-    assert settled(monkeypatch, 9.0) == ("bf16" if supported else "float32")
-
-
-def test_other_processes_take_the_choice_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.training.processes.index", lambda: 1)
-    monkeypatch.setattr("recsys.training.processes.broadcast_from_rank0", lambda _: True)
-    assert settled(monkeypatch, 9.0) == "bf16"
-
-
-def test_measuring_leaves_the_random_state() -> None:
-    before = torch.get_rng_state()
-    assert bf16_share(8) > 0
-    assert torch.equal(before, torch.get_rng_state())
 
 
 # --- The run -------------------------------------------------------------------------------------

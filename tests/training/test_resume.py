@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from recsys.cli import app
 from recsys.config import DataConfig, Experiment, parse_experiment
-from recsys.data.appending import append
 from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -235,32 +234,6 @@ def test_a_checkpoint_of_other_settings_is_not_lost(
     assert not file.exists()
     again = make_experiment(store, tmp_path / "again", "next_item", "training.learning_rate=0.02")
     assert_same(fresh, fit(again, dataset, tmp_path / "again"))
-
-
-@pytest.mark.slow
-def test_a_training_does_not_resume_on_a_dataset_that_has_grown(store: str, tmp_path: Path) -> None:
-    log = make_shop(seed=0, num_customers=40).interactions.sort("timestamp")
-    small, out = prepare(log[:-50], out=tmp_path / "data"), tmp_path / "out"
-    experiment = make_experiment(store, out, "next_item")
-    killed(lambda: fit(experiment, small, out), 5)
-    grown = append(log[-50:], small.path)
-    message = f"interrupted run with dataset={small.fingerprint}, not {grown.fingerprint}"
-    with pytest.raises(InputError, match=message):
-        fit(experiment, grown, out)
-
-
-@pytest.mark.slow
-def test_the_checkpoint_interval_does_not_change_the_result(
-    dataset: PreparedDataset, store: str, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    experiment = make_experiment(store, out, "next_item")
-    killed(lambda: fit(experiment, dataset, out), 5)
-    rarely = make_experiment(store, out, "next_item", "training.checkpoint_minutes=9")
-    run, steps = count_steps(lambda: fit(rarely, dataset, out))
-    expected, all_steps = count_steps(lambda: fit(rarely, dataset, out))
-    assert steps == all_steps - 4
-    assert_same(run, expected)
 
 
 @pytest.mark.slow

@@ -127,22 +127,6 @@ def test_all_items_as_negatives_give_full_cross_entropy(
             torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("exclude_seen", [True, False])
-def test_positions_without_a_target_that_fill_a_chunk_change_nothing(
-    exclude_seen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
-    found = []
-    for more in (0, 7):
-        monkeypatch.setattr(objectives, "_padded_count", lambda count, _, more=more: count + more)
-        history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
-        value = FULL(model, history, targets, seen if exclude_seen else None)
-        weights = [weight for name, weight in model.named_parameters() if "table" not in name]
-        found.append((value, *torch.autograd.grad(value, weights)))
-    for mine, other in zip(*found, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
-
-
 def test_the_last_chunk_has_few_sizes() -> None:
     counts = range(5_000, 20_000)
     padded = [objectives._padded_count(count, 1227) for count in counts]
@@ -255,16 +239,6 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     rows = set(gradient.coalesce().indices()[0].tolist())
     assert {3, 7, 9, 1, 10} <= rows
     assert len(rows - {3, 7, 9, 1, 10}) <= 2
-
-
-def test_what_nobody_bought_is_not_drawn_at_the_edge_either(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Items 1 and 3 have no interactions, PAD's do not count; shares end at 1/4 and at 1."""
-    edges = torch.tensor([0.0, 0.25, 1 - 2**-53], dtype=torch.float64)
-    monkeypatch.setattr(torch, "rand", lambda *_, **__: edges)
-    draw = NegativeSampler("popularity", torch.tensor([9, 0, 1, 0, 3]), 3)
-    assert draw(make_batch()[2]).items.tolist() == [2, 4, 4]
 
 
 @pytest.mark.parametrize("config", [None, SampledSoftmax(kind="sampled_softmax", num_negatives=4)])

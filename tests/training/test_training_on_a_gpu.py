@@ -58,21 +58,6 @@ def ndcg(experiment: Experiment, dataset: PreparedDataset, out: Path) -> float:
     return fit(experiment, dataset, out).test["ndcg_at_10"].mean
 
 
-def test_tests_that_are_not_marked_see_no_gpu() -> None:
-    assert not torch.cuda.is_available()
-    assert torch.cuda.device_count() == 0
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    words = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
-    assert subprocess.check_output([sys.executable, "-c", words], text=True) == "''\n"
-
-
-@pytest.mark.gpu
-def test_tests_that_are_marked_see_what_there_is() -> None:
-    """They need no GPU for that."""
-    assert os.environ.get("CUDA_VISIBLE_DEVICES") == VISIBLE
-    assert torch.cuda.is_available is IS_AVAILABLE
-
-
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,23 +195,6 @@ def histories_of(rows: list[tuple[str, str, int]]) -> dict[str, list[str]]:
     return found
 
 
-def test_an_item_without_neighbours_starts_as_the_mean_of_all(
-    old: PreparedDataset, store: str, tmp_path: Path
-) -> None:
-    """Items that are only validation targets so far; no two rows are equal, or they would tie."""
-    rows = OLD + [("v0", item, 200 + n) for n, item in enumerate(["i1", "lone", "i2"])]
-    rows += [("v1", item, 200 + n) for n, item in enumerate(["i1", "lonely", "i2"])]
-    dataset = prepare(as_log(rows), DataConfig(), tmp_path / "data")
-    bundle = write(tmp_path / "bundle", make_experiment(store), old)
-    start = started(bundle, dataset)
-    table = bundle.model.items.weight[1:].detach()
-    torch.manual_seed(0)
-    made = start_model(start, dataset).items.weight.detach()
-    lone, lonely = made[torch.from_numpy(dataset.vocabulary.encode(["lone", "lonely"])).long()]
-    assert torch.allclose(lone, table.mean(dim=0), atol=0.1 * float(table.std()))
-    assert not torch.equal(lone, lonely)
-
-
 def test_an_item_with_its_first_interactions_is_new(
     old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
@@ -226,32 +208,6 @@ def test_an_item_with_its_first_interactions_is_new(
     assert not torch.equal(made[token], bundle.model.items.weight[known])
     kept = start_model(started(bundle, before), before).items.weight
     assert torch.equal(kept, bundle.model.items.weight)
-
-
-def test_a_new_item_of_a_model_with_features_starts_as_its_features(
-    store: str, tmp_path: Path
-) -> None:
-    """It knows the categories of the model; a category that came later counts as missing."""
-    kinds = {item: f"kind {number % 2}" for number, item in enumerate(RING)}
-    kinds |= {"a new": "kind 1", "z new": "kind 2"}
-    items = pl.DataFrame({"item_id": [*kinds], "kind": [*kinds.values()]})
-    known = items.filter(pl.col("item_id").is_in(RING))
-    old = prepare(as_log(OLD), DataConfig(), tmp_path / "old", items=known)
-    grown = prepare(as_log(GROWN), DataConfig(), tmp_path / "grown", items=items)
-    experiment = make_experiment(store, "dot product", "model.item_features=[kind]")
-    bundle = write(tmp_path / "bundle", experiment, old)
-    features = bundle.model.items.features
-    assert features is not None
-    torch.nn.init.normal_(features.category_weight)
-    start = started(bundle, grown)
-    assert start.warm is not None
-    start = start._replace(warm=replace(start.warm, weights=bundle.model.state_dict()))
-    table = start_model(start, grown).items.table()
-    a, z, i0 = grown.vocabulary.encode(["a new", "z new", "i0"])
-    assert torch.allclose(table[a], features.category_weight[2])
-    assert not table[z].any()
-    (before,) = bundle.vocabulary.encode(["i0"])
-    assert torch.equal(table[i0], bundle.model.items.table()[before])
 
 
 def logged(store: str, run_id: str, metric: str) -> dict[int, float]:
@@ -325,14 +281,6 @@ def test_the_next_start_keeps_the_settings_of_the_last(old: PreparedDataset, sto
     assert (other.name, other.model.kind, other.model.embedding_dim) == ("mine", "masked_item", 64)
 
 
-def test_a_warm_start_is_shorter_and_gentler(store: str) -> None:
-    experiment = make_experiment(store, "hstu", "start.bundle=x", "start.epochs=0.2")
-    planned = experiment.planned.training
-    assert (planned.max_epochs, planned.patience, planned.decay_fraction) == (3, 2, 1.0)
-    assert planned.learning_rate == pytest.approx(0.006)
-    assert make_experiment(store).planned == make_experiment(store)
-
-
 def test_an_epoch_mixes_new_and_old_histories(
     run: Path, old: PreparedDataset, grown: PreparedDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -398,18 +346,6 @@ def test_what_cannot_be_combined_is_refused(
         fit(make_experiment(store, "dot product", start), grown, run)
     with pytest.raises(InputError, match="has no weights to start from: leave start out"):
         parse_experiment({"baseline": "popularity", "start": {"bundle": "x"}})
-
-
-def test_a_baseline_has_no_weights_to_start_from(
-    old: PreparedDataset, store: str, tmp_path: Path
-) -> None:
-    fit(
-        parse_experiment({"baseline": "popularity", "tracking": {"uri": store}}),
-        old,
-        tmp_path / "b",
-    )
-    with pytest.raises(InputError, match="holds the baseline popularity, which has no weights"):
-        continue_bundle(tmp_path / "b", None)
 
 
 def by_time(rows: list[tuple[str, str, int]], until: int, path: Path) -> PreparedDataset:
