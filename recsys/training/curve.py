@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import polars as pl
 from torch import Tensor
 
-from recsys.config import TrainingConfig
-from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.training.device import Precision
 
@@ -82,11 +80,3 @@ class Curve:
             columns = {name: column.numpy() for name, column in ranks["columns"].items()}
             curve.best_ranks = RankTable(pl.DataFrame(columns), TableProtocol(**ranks["protocol"]))
         return curve
-
-
-def diverged(what: str, epoch: int, config: TrainingConfig) -> InputError:
-    """Return the error that the loss, the weights or the scores of an epoch are not finite."""
-    return InputError(
-        f"training diverged in epoch {epoch}: {what} with training.learning_rate="
-        f"{config.learning_rate:g}: choose a lower one, and start over with --fresh"
-    )

@@ -17,6 +17,7 @@ from recsys.config import TrainingConfig
 from recsys.data.batches import ShardedBatches
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable
+from recsys.inference.ranking import NotANumberError
 from recsys.training import processes
 from recsys.training.curve import MONITOR, Curve, EarlyDecay
 from recsys.training.module import TrainingModule
@@ -178,17 +179,19 @@ class EpochRecorder(pl.Callback):
             InputError: the loss or a weight is infinite or not a number.
         """
         loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
-        wrong = "" if math.isfinite(loss) else f"the loss is {loss}"
+        epoch = len(self.curve.epochs) + 1
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss}", epoch)
         for name, weight in self._module.model.state_dict().items():
-            if not wrong and not weight.isfinite().all():
-                wrong = f"the weight {name} is not finite"
-        if wrong:
-            raise InputError(
-                f"training diverged in epoch {len(self.curve.epochs) + 1}: {wrong} with "
-                f"training.learning_rate={self._config.learning_rate:g}: choose a lower one, and "
-                "start over with --fresh"
-            )
+            if not weight.isfinite().all():
+                raise self._diverged(f"the weight {name} is not finite", epoch)
         return loss, int(targets)
+
+    def _diverged(self, what: str, epoch: int) -> InputError:
+        return InputError(
+            f"training diverged in epoch {epoch}: {what} with training.learning_rate="
+            f"{self._config.learning_rate:g}: choose a lower one, and start over with --fresh"
+        )
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
         """Validate, compare with the best epoch so far, and report."""
@@ -220,7 +223,10 @@ class EpochRecorder(pl.Callback):
         with self.average.given_to(self._module) if self.average and epoch else nullcontext():
             started, best, table = time.perf_counter(), self.curve.best, None
             if self._validate is not None:
-                table = self._validate()
+                try:
+                    table = self._validate()
+                except NotANumberError as error:
+                    raise self._diverged("a score is not a number", epoch) from error
                 metrics[MONITOR] = float(table.values("ndcg_at_10").mean())
                 metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
                 metrics["epoch/valid_seconds"] = time.perf_counter() - started
