@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime
 import polars as pl
 import pytest
 from numpy.typing import NDArray
@@ -135,24 +134,3 @@ def test_an_export_reads_the_newest_items_and_says_what_is_seen(
     expected = attention.test["ndcg_at_10"].mean
     assert manifest["ndcg_at_10"]["float32"] == pytest.approx(expected, abs=1e-6)
     assert manifest["seen"] == "allow"
-
-
-@pytest.mark.slow
-def test_graphs_score_padded_histories_as_the_model_does(exported: Path, attention: Run) -> None:
-    tokens = {
-        item: place
-        for place, item in enumerate(json.loads((exported / "items.json").read_text()), 1)
-    }
-    histories = {str(length): ITEMS[:length] for length in range(1, WINDOW + 1)}
-    items = np.zeros((WINDOW, WINDOW), dtype=np.int64)
-    for row, history in enumerate(histories.values()):
-        items[row, : len(history)] = [tokens[item] for item in history]
-    encoder, head = (
-        onnxruntime.InferenceSession(exported / f"{name}.onnx") for name in ("encoder", "head")
-    )
-    given = {"items": items, "lengths": (items > 0).sum(axis=1)}
-    names = [output.name for output in encoder.get_outputs()]
-    given |= dict(zip(names, encoder.run(names, given), strict=True))
-    given["candidates"] = np.tile([tokens[item] for item in ITEMS], (WINDOW, 1))
-    (scores,) = head.run(["scores"], {one.name: given[one.name] for one in head.get_inputs()})
-    np.testing.assert_allclose(scores, scores_of(attention.bundle, histories), atol=1e-5)

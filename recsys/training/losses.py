@@ -230,9 +230,9 @@ class Negatives(NamedTuple):
 
     items: Tensor
     """Item tokens [C], int64."""
-    log_expected: Tensor | None
+    log_expected: Tensor
     """Log of the expected count of each item in a draw [C], which sampled softmax subtracts from
-    its logit so that the draw represents the full catalogue; None where nothing is subtracted."""
+    its logit so that the draw represents the full catalogue."""
 
 
 class NegativeSampler(nn.Module):
@@ -325,53 +325,7 @@ def calibrated_weight(num_negatives: int, num_items: int, calibration: float) ->
     return 1 - calibration * (1 - sampled)
 
 
-def chunked_sampled_loss(
-    loss: SampledLoss,
-    logits: LogitsFunction,
-    history: HistoryRepresentation,
-    candidates: CandidateRepresentation,
-    target_logits: Tensor,
-    targets: Tensor,
-    negatives: Negatives,
-    seen: Tensor | None,
-    *,
-    chunk_rows: int,
-) -> Tensor:
-    """Return the mean over targets of a loss of the target against shared negatives.
-
-    Args:
-        loss: gets float32 logits [b, L] and [b, L, C].
-        logits: of the negatives, [b, L, C].
-        history: passed to `logits` in chunks.
-        candidates: the representation of the negatives.
-        target_logits: logits of the targets [B, L].
-        targets: item tokens [B, L], PAD for none.
-        negatives: masked at targets as in `mask_negatives`.
-        seen: as in `mask_negatives`.
-        chunk_rows: number of sequences in a chunk.
-    """
-    exact_targets = _exact(target_logits)
-    of_targets = torch.empty_like(exact_targets, requires_grad=False)
-
-    def loss_and_gradient(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        exact = _exact(scores).contiguous()
-        if negatives.log_expected is not None:
-            exact -= negatives.log_expected
-        before = None if seen is None else seen[rows]
-        mask_negatives(exact, negatives.items, targets[rows], before)
-        losses, of_target = loss(exact_targets.detach()[rows], exact)
-        empty = targets[rows] == PAD
-        exact.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
-        of_targets[rows] = of_target.masked_fill_(empty, 0)
-        return losses.masked_fill_(empty, 0).sum(), exact.to(scores.dtype)
-
-    total = chunked_sum(logits, loss_and_gradient, history, candidates, chunk_rows)
-    # A zero whose gradient is that of the loss by the logits of the targets.
-    zero = ((exact_targets - exact_targets.detach()) * of_targets).sum()
-    return (total + zero) / count_targets(targets)
-
-
-def _exact(logits: Tensor) -> Tensor:
+def exact(logits: Tensor) -> Tensor:
     """The logits in float32 or more."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 

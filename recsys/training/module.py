@@ -37,8 +37,10 @@ from recsys.training.losses import (
     binary_cross_entropy,
     calibrated_weight,
     chunked_cross_entropy,
-    chunked_sampled_loss,
+    chunked_sum,
     count_targets,
+    exact,
+    mask_negatives,
     sampled_softmax,
 )
 
@@ -76,24 +78,10 @@ class Objective(nn.Module):
         ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
         items are wrong answers like any other.
         """
-        head, length = model.head, targets.shape[1]
         if self.negatives is not None:
-            negatives = self.negatives(targets)
-            if not self._is_corrected:
-                negatives = negatives._replace(log_expected=None)
-            return chunked_sampled_loss(
-                self._loss,
-                head.logits,
-                history,
-                head.represent_candidates(model.items(negatives.items)),
-                head.score_targets(history, head.represent_candidates(model.items(targets))),
-                targets,
-                negatives,
-                seen,
-                chunk_rows=head.chunk_rows(length, len(negatives.items), targets.device),
-            )
-        table = model.items.table()
-        before = None if seen is None else SeenItems.up_to(seen, length)
+            return self._sampled(self.negatives, model, history, targets, seen)
+        head, table = model.head, model.items.table()
+        before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
         if not head.attends:
             rows = head.chunk_rows(1, len(table), table.device)
             history, targets, before = drop_padding(history, targets, before, rows)
@@ -105,6 +93,38 @@ class Objective(nn.Module):
             before,
             chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
         )
+
+    def _sampled(
+        self,
+        sampler: NegativeSampler,
+        model: Model,
+        history: HistoryRepresentation,
+        targets: Tensor,
+        seen: Tensor | None,
+    ) -> Tensor:
+        """`forward` against negatives that all positions share."""
+        head, (items, log_expected) = model.head, sampler(targets)
+        candidates = head.represent_candidates(model.items(items))
+        of_targets = head.represent_candidates(model.items(targets))
+        target_logits = exact(head.score_targets(history, of_targets))
+        gradients = torch.empty_like(target_logits, requires_grad=False)
+
+        def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+            logits = exact(scores).contiguous()
+            if self._is_corrected:
+                logits -= log_expected
+            mask_negatives(logits, items, targets[rows], None if seen is None else seen[rows])
+            losses, gradient = self._loss(target_logits.detach()[rows], logits)
+            empty = targets[rows] == PAD
+            logits.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
+            gradients[rows] = gradient.masked_fill_(empty, 0)
+            return losses.masked_fill_(empty, 0).sum(), logits.to(scores.dtype)
+
+        chunk_rows = head.chunk_rows(targets.shape[1], len(items), targets.device)
+        total = chunked_sum(head.logits, loss, history, candidates, chunk_rows)
+        # A zero whose gradient is that of the loss by the logits of the targets.
+        zero = ((target_logits - target_logits.detach()) * gradients).sum()
+        return (total + zero) / count_targets(targets)
 
 
 def drop_padding(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
@@ -170,73 +170,6 @@ def test_additive_attention_by_its_formula() -> None:
     assert not weights[~mask].any()
     everything = torch.ones(4, 6, dtype=torch.bool)
     assert close(attention.weights(query, key), attention.weights(query, key, everything))
-
-
-def torch_twin(ours: MultiHeadAttention) -> nn.MultiheadAttention:
-    """torch's layer with the same parameters."""
-    theirs = nn.MultiheadAttention(ours.width, ours.num_heads, batch_first=True)
-    theirs.in_proj_weight = ours.get_parameter("query_key_value.weight")
-    theirs.in_proj_bias = ours.get_parameter("query_key_value.bias")
-    theirs.out_proj.weight, theirs.out_proj.bias = ours.output.weight, ours.output.bias
-    return theirs
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    seed=seeds,
-    heads=st.sampled_from([(8, 2), (6, 1), (6, 3), (4, 4)]),
-    shape=st.tuples(st.integers(1, 3), sizes, sizes),
-    way=st.sampled_from(["self", "causal", "cross"]),
-    padded=st.booleans(),
-    kind=st.sampled_from(["none", "one for all", "one per head"]),
-)
-def test_narrow_heads_equal_torch(
-    seed: int,
-    heads: tuple[int, int],
-    shape: tuple[int, int, int],
-    way: Literal["self", "causal", "cross"],
-    padded: bool,
-    kind: Literal["none", "one for all", "one per head"],
-) -> None:
-    """Outputs, weights of every head, and the gradients of both, to inputs and parameters."""
-    torch.manual_seed(seed)
-    (dim, num_heads), (batch, queries, keys) = heads, shape
-    ours = MultiHeadAttention(dim, num_heads).double()
-    for parameter in ours.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    x = normal(batch, queries, dim)
-    context = normal(batch, keys, dim) if way == "cross" else x
-    keys = context.shape[1]
-    # A row without any key is nan in torch: one key that may be seen keeps it from that.
-    always = 0 if way == "causal" else seed % keys
-    present = torch.rand(batch, keys) < (0.6 if padded else 2)
-    seen = torch.rand(batch, num_heads, queries, keys) < (2 if kind == "none" else 0.6)
-    present[:, always], seen[..., always] = True, True
-    if kind == "one for all":
-        seen = seen[:1, :1]
-    mask = None if kind == "none" and not padded else present[:, None, None] & seen
-    theirs_seen = seen & causal_mask(queries) if way == "causal" else seen
-    theirs_out, theirs_weights = torch_twin(ours)(
-        x,
-        context,
-        context,
-        key_padding_mask=~present,
-        attn_mask=~theirs_seen.expand(batch, num_heads, queries, keys).flatten(0, 1),
-        average_attn_weights=False,
-    )
-    arguments = (x, context if way == "cross" else None, mask)
-    out = ours(*arguments, causal=way == "causal")
-    weights = ours.weights(*arguments, causal=way == "causal")
-    assert close(out, theirs_out)
-    assert close(weights, theirs_weights)
-    leaves = [x, *([context] if way == "cross" else []), *ours.parameters()]
-    assert same_gradients(
-        torch.cat([out.flatten(), weights.flatten()]),
-        torch.cat([theirs_out.flatten(), theirs_weights.flatten()]),
-        leaves,
-    )
-    with torch.no_grad():
-        assert close(ours(*arguments, causal=way == "causal"), out)
 
 
 @settings(max_examples=25, deadline=None)

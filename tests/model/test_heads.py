@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from recsys.model.attention import last_states
 from recsys.model.heads import (
@@ -180,31 +179,6 @@ def test_purchases_beyond_reach_change_no_score(shape: dict[str, Any], dtype: to
     scores = last_states(head.logits(history, candidates), lengths)
     scale = 100 * torch.finfo(dtype).eps * (1 + scores.abs().max().item())
     assert torch.allclose(head.score_last(last, candidates), scores, rtol=0, atol=scale)
-
-
-class NumbersRead(TorchDispatchMode):
-    """Counts the numbers that are read one by one, for each of which a GPU is waited for."""
-
-    count = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.count += function is torch.ops.aten._local_scalar_dense.default
-        return function(*args, **(kwargs or {}))
-
-
-def test_scoring_reads_no_number_by_itself() -> None:
-    head = make_head(3, "average", 0)
-    states, embedded = torch.randn(2, 2, 5, DIM, dtype=torch.float64)
-    history = head.represent_history(states, embedded)
-    candidates = head.represent_candidates(torch.randn(7, DIM, dtype=torch.float64))
-    lengths = torch.tensor([5, 3])
-    with NumbersRead() as read:  # type: ignore[no-untyped-call]
-        head.score_last(head.select_last(history, lengths), candidates)
-        assert read.count == 0
-        int(lengths.min())
-        assert read.count == 1
 
 
 def test_the_candidate_decides_which_purchase_counts() -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from recsys.config import Experiment, MaskedItemConfig, parse_experiment
+from recsys.config import MaskedItemConfig
 from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
-from recsys.evaluation.metrics import metric_values
-from recsys.inference.catalogue import Catalogue
-from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.ranking import rank_targets
 from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end
 from recsys.model.models import MaskedItemModel, ModelInputs
-from recsys.training.loop import train
 
 ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
@@ -62,56 +55,6 @@ def test_masked_items_and_the_others_make_up_the_sequences(
             full[masked] = targets[: int(masked.sum())]
             found.append(full.tolist())
     assert sorted(found) == sorted(row[-width - 1 :] for row in lists if len(row) > 1)
-
-
-def make_experiment() -> Experiment:
-    return parse_experiment(
-        {
-            "model": {
-                "kind": "masked_item",
-                "embedding_dim": 32,
-                "feed_forward_dim": 32,
-                "max_sequence_length": 10,
-                "dropout": 0.0,
-                "mask_probability": 0.3,
-            },
-            "training": {"learning_rate": 5e-3, "batch_tokens": 1000, "precision": "float32"},
-            "evaluation": {"seen": "allow"},
-        }
-    )
-
-
-def recall(*, planted: bool) -> float:
-    """The recall of the item after nine that follow a permutation, or are drawn at random."""
-    rng = np.random.default_rng(1)
-    follower = np.random.default_rng(0).permutation(ITEMS)
-    walks = []
-    for _ in range(600):
-        walk = [int(rng.integers(ITEMS))]
-        while len(walk) < 10:
-            walk.append(int(follower[walk[-1]] if planted else rng.integers(ITEMS)))
-        walks.append([item + 1 for item in walk])
-    model, _ = train(
-        make_experiment(),
-        Catalogue(ITEMS),
-        Histories.from_lists(walks[:400]),
-        None,
-        60,
-        lambda *_: None,
-    )
-    histories = Histories.from_lists([walk[:-1] for walk in walks[400:]])
-    targets = np.array([walk[-1] for walk in walks[400:]], dtype=np.int32)
-    return float(
-        metric_values(
-            rank_targets(ModelScorer(model, 10), histories, targets, "allow"), "recall_at_1"
-        ).mean()
-    )
-
-
-@pytest.mark.slow
-def test_a_planted_rule_is_learned_and_noise_is_not() -> None:
-    assert recall(planted=True) > 0.95
-    assert recall(planted=False) < 0.12
 
 
 def test_shown_items_and_the_mask_are_scaled_alike() -> None:

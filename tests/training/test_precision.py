@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -27,45 +26,16 @@ from recsys.training.loop import train
 ITEMS = 30
 
 
-class Clock:
-    """A clock that only functions of known lengths advance."""
+def test_the_share_is_that_of_the_medians_without_the_first_call() -> None:
+    now, lasting = 0.0, {"one": [100.0, 2.0, 50.0, 1.0, 2.0, 3.0], "other": [0.5, *[4.0] * 4, 9.0]}
 
-    def __init__(self) -> None:
-        self.now, self.calls = 0.0, [0, 0]
+    def call(name: str) -> None:
+        nonlocal now
+        now += lasting[name].pop(0)
 
-    def __call__(self) -> float:
-        return self.now
-
-    def lasting(self, number: int, seconds: Iterator[float]) -> Callable[[], None]:
-        def call() -> None:
-            self.now += next(seconds)
-            self.calls[number] += 1
-
-        return call
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "seconds", "share", "calls"),
-    [
-        ([100.0, 2.0, 50.0, 1.0, 2.0, 3.0], [0.5, 4.0, 4.0, 4.0, 4.0, 9.0], 0.0, 0.5, 6),
-        (
-            [0.01] * 9,
-            [0.03] * 9,
-            0.28,
-            1 / 3,
-            8,
-        ),  # 7 × .04 s, and the first
-        ([9.0, 3.5, 3.4], [1.0] * 3, 0.1, 3.45, 3),  # emulated: not timed for long
-        ([9.0, 99.0, *[0.5] * 5], [1.0] * 7, 0.0, 0.5, 6),  # one disturbed call does not end it
-    ],
-)
-def test_the_share_is_that_of_the_medians_without_the_first_call(
-    first: list[float], second: list[float], seconds: float, share: float, calls: int
-) -> None:
-    clock = Clock()
-    one, other = clock.lasting(0, iter(first)), clock.lasting(1, iter(second))
-    assert median_share(one, other, clock, seconds=seconds) == pytest.approx(share)
-    assert clock.calls == [calls, calls]
+    share = median_share(lambda: call("one"), lambda: call("other"), lambda: now, seconds=0.0)
+    assert share == pytest.approx(0.5)
+    assert lasting == {"one": [], "other": []}
 
 
 # --- The choice ----------------------------------------------------------------------------------
