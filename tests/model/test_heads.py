@@ -114,32 +114,6 @@ def test_logits_equal_the_plain_definition_with_gradients(shape: dict[str, Any])
 
 @settings(max_examples=25, deadline=None)
 @given(shapes)
-def test_training_precision_stays_within_its_tolerance(shape: dict[str, Any]) -> None:
-    """float32: 1e-4; bf16, as in training: 5% of the largest score.
-
-    10% where purchases are summed up: an average divides out half of what exp makes of rounding.
-    """
-    head, (states, embedded, embeddings) = make_case(shape)
-    exact = head.logits(
-        head.represent_history(states, embedded), head.represent_candidates(embeddings)
-    )
-    low = head.float()
-    both = (
-        low.represent_history(states.float(), embedded.float()),
-        low.represent_candidates(embeddings.float()),
-    )
-    scale = exact.detach().abs().max().item() + 1
-    assert torch.allclose(low.logits(*both).double(), exact, rtol=0, atol=1e-4 * scale)
-    rough = low.logits(
-        HistoryRepresentation(*(x.bfloat16() for x in both[0])),
-        CandidateRepresentation(*(x.bfloat16() for x in both[1])),
-    )
-    tolerance = 0.05 if head.poolings[0] == "average" else 0.1
-    assert torch.allclose(rough.double(), exact, rtol=0, atol=tolerance * scale)
-
-
-@settings(max_examples=25, deadline=None)
-@given(shapes)
 def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict[str, Any]) -> None:
     head, (states, embedded, embeddings) = make_case(shape)
     batch, length = shape["batch"], shape["length"]

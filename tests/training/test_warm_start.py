@@ -166,35 +166,6 @@ def test_every_kind_of_model_starts_with_its_weights(
             assert torch.equal(after[name], before[name])
 
 
-def test_a_new_item_starts_as_the_mean_of_its_first_neighbours(
-    old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
-) -> None:
-    """The nearest known items in the training part: i1 before both new ones, i4 after both."""
-    bundle = write(tmp_path / "bundle", make_experiment(store), old)
-    rows = start_model(started(bundle, grown), grown).items.weight
-    table = bundle.model.items.weight
-    lists = [items[:-2] for items in histories_of(GROWN).values()]  # the training part
-    for new in ("a new", "z new"):
-        near = [
-            neighbour
-            for items in lists
-            for place in (i for i, item in enumerate(items) if item == new)
-            for side in (items[:place][::-1], items[place + 1 :])
-            for neighbour in [item for item in side if item in RING][:1]
-        ]
-        assert set(near) == {"i1", "i4"}
-        expected = table[torch.from_numpy(bundle.vocabulary.encode(near)).long()].mean(dim=0)
-        (token,) = grown.vocabulary.encode([new])
-        assert torch.allclose(rows[token], expected, atol=1e-6)
-
-
-def histories_of(rows: list[tuple[str, str, int]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for user, item, _ in rows:
-        found.setdefault(user, []).append(item)
-    return found
-
-
 def test_an_item_with_its_first_interactions_is_new(
     old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
