@@ -301,7 +301,7 @@ def test_raw_histories_are_read_like_the_dataset(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with it in data.keep"),
+        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with it in"),
         ({"user_features": ["agee"]}, "model.user_features: category 'agee': no such column among"),
         ({"interaction_features": [{"kind": "number", "column": "action"}]},
          "model.interaction_features: number 'action': user 'ann', item 'boots' has 'buy', which"),
