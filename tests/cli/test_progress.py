@@ -160,7 +160,8 @@ def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     view = Recorded(80, terminal=False).view()
     line = ProgressLine("mine", 50, view)
     epochs = [{"train/loss": 5.0, "train/seconds": 1.0}]
-    line.follow(SimpleNamespace(curve=SimpleNamespace(epochs=epochs, best=-1.0)))  # type: ignore[arg-type]
+    recorder: Any = SimpleNamespace(curve=SimpleNamespace(epochs=epochs, best=-1.0))
+    line.recorder = recorder
     line.on_train_epoch_end()
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (level, "mine: epoch 1  loss 5.000  1.0 s")
