@@ -20,7 +20,6 @@ BLOCK = {**SMALL, "feed_forward_dim": 4}
 ATTENTION = {"kind": "target_attention", "num_heads": 2, "head_dim": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "dot product": {**BLOCK, "num_blocks": 1, "head": {"kind": "dot_product"}},
-    "sinusoidal": {**BLOCK, "num_blocks": 1, "positions": "sinusoidal"},
     "rotary": {**BLOCK, "num_blocks": 1, "positions": "rotary"},
     "target attention": {**BLOCK, "num_blocks": 1, "head": ATTENTION},
     "sum of target attention": {**BLOCK, "num_blocks": 1, "head": {**ATTENTION, "pooling": "sum"}},
@@ -49,7 +48,7 @@ def experiment_of(kind: str, length: int) -> Experiment:
 @torch.no_grad()
 def test_a_batch_of_any_length_scores_as_its_histories_alone(kind: str) -> None:
     rng = np.random.default_rng(0)
-    for length in (*range(1, 41), 75, 127, 128, 129, 150, 201):
+    for length in (1, 2, 3, 7, 8, 9, 31, 75, 128, 201):
         sizes = length + 3, length // 2 + 2
         rows = [rng.integers(1, 6, size).tolist() for size in sizes]
         times = np.concatenate([np.arange(size) * 1_000 for size in sizes])

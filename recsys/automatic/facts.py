@@ -57,8 +57,8 @@ class KeptColumn(NamedTuple):
 class LogFacts:
     """What the training part of a log looks like.
 
-    Of the validation part only the size of the catalogue is known, of the test part nothing. The
-    values of a kept column must be readable in all of them.
+    Of the validation part only the size of the catalogue is known, of the test part nothing; but
+    the values of a kept column must be readable in all of them.
     """
 
     users: int
@@ -167,13 +167,7 @@ def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> S
 
     That needs four interactions of a user; the customers of many shops have two. The split by date
     needs one before the date and one after it, and times that do not begin anew with every user.
-
-    Args:
-        timestamps: of all interactions, ascending for each user [N].
-        offsets: where each user's interactions start [U + 1].
-
-    Returns:
-        None if the usual split has enough users, or the other one is not clearly better.
+    None if it is not clearly better. Timestamps [N] ascend for each user, from offsets [U + 1] on.
     """
     users = len(offsets) - 1
     usual = _learnable(offsets)

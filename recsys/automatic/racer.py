@@ -73,10 +73,7 @@ class Context:
         return self.held_out.valid
 
     def moment(self, share: float, members: Sequence[Racer] = ()) -> float:
-        """Return when a share of the time from the race to the end of the refit is over.
-
-        After all of it come the tests, of the members if these are known.
-        """
+        """Return when a share of the time from the race to the tests, of the members, is over."""
         state, limit = self.state, self.clock.limit
         if state.race_began is None:
             state.race_began = self.clock.spent
@@ -100,9 +97,8 @@ class Context:
 class Racer(Entry):
     """The training of one kind of model, whose checkpoints are on disk while it waits.
 
-    The learning rate is constant: so the training can pause after any epoch, and the refit can
-    start from the state of the best one. What is validated, and what the refit returns, is the
-    average of the weights after each epoch, which needs no decay to be judged (see the lab log).
+    The learning rate is constant: so it can pause after any epoch, and be refitted from the best
+    one. The average of the weights after each epoch is validated, and what the refit returns.
     """
 
     kind: Kind = field(repr=False)
@@ -110,11 +106,7 @@ class Racer(Entry):
 
     @classmethod
     def ready(cls, kind: Kind, context: Context) -> Racer:
-        """Return a racer that has not started, or as an interrupted run has saved it.
-
-        Raises:
-            InputError: no user has two interactions before the held-out ones.
-        """
+        """Return a racer that has not started, or as an interrupted run has saved it."""
         known = {entry.name: vars(entry) for entry in context.state.racers}
         entry = known.get(kind.name, {"name": kind.name, "description": kind.description})
         racer = cls(**entry, kind=kind, context=context)
@@ -137,7 +129,7 @@ class Racer(Entry):
     def experiment(self) -> Experiment:
         """The settings of its training: epochs are shares of a pass over a large log.
 
-        Over a small log several epochs of a pass each lie between two validations.
+        Over a small log several epochs lie between two validations.
         """
         experiment, targets = self.kind.experiment, len(self.context.valid.histories)
         tokens, steps = experiment.training.batch_tokens, self._num_steps(self._histories)
@@ -244,12 +236,8 @@ class Racer(Entry):
     def refit(self, until: float) -> Fitted:
         """Train on with the training and validation parts together, and return the model.
 
-        It starts from the state of the best epoch, at the same constant rate, and goes on with the
-        average of the weights, for as many epochs again, or fewer if the moment comes before. If
-        there is no time for one, or it fails, the model is that of the best epoch.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C.
+        It starts from the state of the best epoch, for as many epochs again, or fewer if the moment
+        comes before. If there is no time for one, or it fails, the model is that of the best epoch.
         """
         validated, clock, epochs = self.validated(), self.context.clock, self.best_epoch
         if clock.stopped:

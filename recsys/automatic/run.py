@@ -55,7 +55,6 @@ class FittedLog:
 
     dataset: PreparedDataset
     state: State
-    """What was tried."""
     choices: list[Choice]
     """The settings that follow from the log, with their reasons."""
     answer: Answer
@@ -63,7 +62,6 @@ class FittedLog:
     """The MLflow runs beside the answer: of the model that it beat, and of baselines."""
     page: Path
     seconds: float
-    """What all of it took."""
 
 
 def fit_log(
@@ -78,23 +76,14 @@ def fit_log(
     started: float | None = None,
     **words: Unpack[LogWords],
 ) -> FittedLog:
-    """Make the best recommender for a log that the time allows.
+    """Make the best recommender for a log that the time allows; see `recsys.fit`.
 
     The prepared dataset goes to ``data/NAME``, or to ``data/NAME-prepared`` or ``NAME-prepared`` if
     the log itself is there; the results go to ``runs/NAME``. Ctrl-C ends the training: the best so
-    far is tested and kept. A run that was ended in another way resumes when it is started again,
-    with the time that was left.
+    far is tested and kept. A run that was ended in another way resumes when it is started again.
 
-    Args:
-        source: the log; this, ``items``, ``users`` and the words are those of `prepare`.
-        plan: name, preset, seed and store.
-        time_limit: seconds, or text such as ``30m``; that of the preset if None.
-        items: a table of the items.
-        users: a table of the users.
-        config: further settings of the data.
-        command: the command that makes the page again.
-        started: when the time began to pass, by `time.monotonic`; now if None.
-        **words: how the log is read.
+    ``config`` has further settings of the data, ``command`` makes the page again, and the time
+    begins to pass at ``started``, by `time.monotonic`; now if None.
 
     Raises:
         InputError: the log, a setting or the store is invalid; nothing is held out to choose or to
@@ -206,9 +195,7 @@ def _train(context: Context, kinds: list[Kind]) -> tuple[Finished | None, str]:
 def train_models(context: Context, racers: list[Racer]) -> Finished | None:
     """Race, train on and refit; at Ctrl-C the best so far is the model, None before a validation.
 
-    Raises:
-        InputError: no model can be trained.
-        KeyboardInterrupt: Ctrl-C, and there is no baseline either.
+    Without baselines that is a KeyboardInterrupt.
     """
     try:
         return finish(context, train_on(context, race(context, racers)))

@@ -162,18 +162,6 @@ def nest_run(run_id: str, name: str, parent: str, tracking: TrackingConfig) -> N
         client.set_tag(run_id, MLFLOW_PARENT_RUN_ID, parent)
 
 
-def are_finished(run_ids: Collection[str], tracking: TrackingConfig) -> bool:
-    """Return whether a store has all of these runs, finished and not deleted."""
-    ids = ", ".join(f"'{run_id}'" for run_id in run_ids)
-    wanted = f"attributes.run_id IN ({ids}) and attributes.status = 'FINISHED'"
-    with existing_store(tracking) as client:
-        experiment = client.get_experiment_by_name(tracking.experiment)
-        finished = (
-            [] if experiment is None else client.search_runs([experiment.experiment_id], wanted)
-        )
-    return len(finished) == len({*run_ids})
-
-
 def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:
     """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``."""
     with refuse_broken_store(tracking.uri):

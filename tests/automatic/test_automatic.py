@@ -59,9 +59,6 @@ def test_facts_are_those_of_the_training_part(tmp_path: Path) -> None:
     assert (facts.users, facts.items, facts.interactions) == (2, 3, 5)
     assert facts.repeat_share == pytest.approx(1 / 3)  # x after x, of three later interactions
     assert facts.interactions_per_item == pytest.approx(5 / 3)
-
-
-def test_sequence_numbers_are_not_taken_for_times(tmp_path: Path) -> None:
     numbered = chains(20, 8).with_columns(timestamp=pl.Series(list(range(8)) * 20))
     assert not LogFacts.of(prepare(numbered, out=tmp_path / "numbers")).has_times
     assert LogFacts.of(prepare(chains(20, 8), out=tmp_path / "times")).has_times
@@ -211,11 +208,7 @@ def test_sizes_follow_from_the_facts() -> None:
     assert (large["model.max_sequence_length"], small["model.max_sequence_length"]) == ("200", "30")
     assert float(large["model.dropout"]) < float(small["model.dropout"])
     assert int(large["training.batch_tokens"]) > int(small["training.batch_tokens"])
-    assert all(choice.reason for choice in choose_settings(USUAL))
-
-
-def test_repeats_decide_about_seen_items() -> None:
-    assert settings_of(USUAL)["evaluation.seen"] == "filter"
+    assert large["evaluation.seen"] == "filter"
     often = choose_settings(replace(USUAL, repeat_share=0.3))[0]
     assert (often.setting, often.value) == ("evaluation.seen", "allow")
     assert "30.0%" in often.reason
@@ -252,14 +245,11 @@ def test_a_time_limit_that_is_none_is_refused(limit: str) -> None:
         parse_time_limit(limit)
 
 
-def test_an_interrupted_run_has_less_time_left() -> None:
-    assert Clock(100, before=60).left == pytest.approx(40, abs=1)
-
-
 def test_the_tests_have_as_long_as_they_take_but_training_has_most_of_the_time() -> None:
     clock = Clock(1_000)
     assert clock.end_of_training(50) == 940  # ten seconds for the page
     assert 500 < clock.end_of_training(2_000) < 700
+    assert Clock(100, before=60).left == pytest.approx(40, abs=1)  # of an interrupted run
 
 
 def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset) -> None:

@@ -88,18 +88,14 @@ def count_ensemble(
     return CountEnsemble(PCTM.fit(HISTORIES, 5, settings), weight, repeat_weight)
 
 
-def test_scores_are_those_of_the_model_plus_the_weighted_counts() -> None:
-    # 2 followed 1 three times at distance 1, and 1 is the whole history: log(1 + 3 / .5) = log 7.
-    model = Fixed(0.1, 0.2, 0.3, 0.4, 0.5)
-    scores = count_ensemble().added_to(model).score(Histories.from_lists([[1]]))[0]
-    assert scores[2].item() == pytest.approx(0.2 + 2 * math.log(7))
-    assert scores[4].item() == pytest.approx(0.4)
-    assert scores[0].item() == -math.inf
-
-
 @pytest.mark.parametrize("weight", [0.0, 2.0])
-def test_repeat_counts_are_added_separately(weight: float) -> None:
+def test_scores_are_those_of_the_model_plus_weighted_counts(weight: float) -> None:
     model, history = Fixed(0.1, 0.2, 0.3, 0.4, 0.5), Histories.from_lists([[4, 1, 4]])
+    # 2 followed 1 three times at distance 1, and 1 is the whole history: log(1 + 3 / .5) = log 7.
+    followed = count_ensemble().added_to(model).score(Histories.from_lists([[1]]))[0]
+    assert followed[2].item() == pytest.approx(0.2 + 2 * math.log(7))
+    assert followed[4].item() == pytest.approx(0.4)
+    assert count_ensemble(weight=0).added_to(model) is model  # 0 times -inf is NaN
     without = count_ensemble(weight).added_to(model).score(history)[0]
     both = count_ensemble(weight, repeat_weight=3.0)
     scores = both.added_to(model).score(history)[0]
@@ -196,16 +192,10 @@ def forged(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
     ("name", "change", "words"),
     [
         ("log_counts.columns", lambda a: np.append(a[:-1], np.int32(2**30)), "must be < 6"),
-        ("log_counts.columns", lambda a: np.append(a[:-1], np.int32(-1)), "must be >= 0"),
-        ("log_counts.columns", lambda a: a[:-1], "offsets must ascend to"),
         ("log_counts.columns", lambda a: a.astype(np.int64), "must be one row of int32"),
-        ("log_counts.values", lambda a: a.astype(np.float32), "must be one row of float64"),
         ("log_counts.values", lambda a: np.append(a[:-1], np.nan), "values must be finite"),
-        ("log_counts.values", lambda a: a[None], "values must be one row"),
         ("log_counts.offsets", lambda a: a[:-1], "pointer size 6 should be 7"),
         ("log_counts.offsets", lambda a: a[::-1], "offsets must ascend to"),
-        ("log_counts.offsets", lambda a: np.append(a[:-1], 2**40), "offsets must ascend to"),
-        ("log_counts.offsets", lambda a: a + a[-1] * (a == 0), "offsets must ascend to"),
         ("log_popularity", lambda a: a + np.inf, "log_popularity must be finite"),
         ("log_popularity", lambda a: a[:-1], "log_popularity must have a row for each of 5"),
     ],
@@ -272,11 +262,7 @@ def test_a_run_saves_the_ensemble_and_the_metrics_without_it(
     assert abs(bundle.count_ensemble.counts.log_counts - expected.log_counts).sum() == 0
     alone = RankTable.load(tmp_path / "out" / "ranks_test_model_alone.parquet")
     assert logged.metrics["test/model_alone_ndcg_at_10"] == alone.values("ndcg_at_10").mean()
-    assert {"valid/model_alone_ndcg_at_10", "test/ndcg_at_10"} <= set(logged.metrics)
     both, model = compare([run.run_id], experiment.tracking).rows
-    assert both.run_id == model.run_id == run.run_id
     assert (model.name, model.model) == (f"{both.name}, model alone", "target_attention")
     assert both.metrics["ndcg_at_10"] == logged.metrics["test/ndcg_at_10"]
     assert model.metrics["ndcg_at_10"] == logged.metrics["test/model_alone_ndcg_at_10"]
-    pooled = compare([run.run_id], experiment.tracking, pooled=True).rows
-    assert [row.name for row in pooled] == [both.name, model.name]
