@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -58,15 +59,14 @@ def texts(values: Iterable[object]) -> str:
     return "[" + ", ".join(map(text, values)) + "]"
 
 
-def same_names(names: Iterable[str]) -> str | None:
-    """Return two names that are one in SQL, in words; None if there are none."""
+def check_names(names: Iterable[str], origin: str) -> None:
+    """Refuse names of columns that are one in SQL, where case does not count."""
     known: dict[str, str] = {}
     for column in names:
         if (other := known.get(column.lower())) is not None:
-            same = f"{column!r}"
-            return same if other == column else f"{other!r} and {column!r}, which differ in case"
+            same = f"{column!r}" if other == column else f"{other!r} and {column!r}"
+            raise InputError(f"{origin}: two columns are named {same}")
         known[column.lower()] = column
-    return None
 
 
 _ZONE = r"(?: *(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?))?"
@@ -193,8 +193,23 @@ def reason(said: object) -> str:
     return one_line(rest if colon and "\n" not in kind and len(kind) < 40 else said, 500)
 
 
-def exhausted(error: Exception, origin: str) -> InputError | None:
-    """Return the error that memory or the disk is exhausted; None if it is another error."""
+@contextmanager
+def in_one_line(
+    origin: str, what: str = "cannot be prepared", *others: type[Exception]
+) -> Iterator[None]:
+    """Make one line of what goes wrong in DuckDB, or of other errors: the file, what, and why.
+
+    Raises:
+        InputError: memory or the disk is exhausted, or something else has failed.
+    """
+    errors: tuple[type[Exception], ...] = (duckdb.Error, *others)
+    try:
+        yield
+    except errors as error:
+        raise _failure(error, origin, what) from error
+
+
+def _failure(error: Exception, origin: str, what: str) -> InputError:
     said = str(error)
     if os.strerror(errno.ENOSPC) in said or "max_temp_directory_size" in said:
         return InputError(f"{origin}: cannot be prepared: the disk is full")
@@ -203,29 +218,21 @@ def exhausted(error: Exception, origin: str) -> InputError | None:
             f"{origin}: cannot be prepared in the memory that it may take: allow more with "
             "--memory (in Python memory=)"
         )
-    return None
-
-
-@contextmanager
-def in_one_line(origin: str) -> Iterator[None]:
-    """Make one line of what can go wrong in DuckDB when a log is prepared.
-
-    Raises:
-        InputError: memory or the disk is exhausted, or DuckDB has failed otherwise.
-    """
-    try:
-        yield
-    except duckdb.Error as error:
-        known = exhausted(error, origin)
-        raise known or InputError(f"{origin}: cannot be prepared: {reason(error)}") from error
+    file = re.search(r"^  file = (.*)$", said, re.MULTILINE)
+    place = file[1] if file and "/decoded-" not in file[1] else origin
+    if "not utf-8" in said or "Invalid unicode" in said:
+        line = re.search(r"CSV Error on Line: (\d+)", said)
+        number = f", in line {line[1]}" if line else ""
+        return InputError(
+            f"{place}: is neither UTF-8 nor UTF-16 text{number}: convert it to UTF-8, or prepare "
+            "the log with --encoding, such as cp1252 (in Python encoding=)"
+        )
+    return InputError(f"{place}: {what}: {reason(said)}")
 
 
 # --- Memory ---------------------------------------------------------------------------------------
 
-_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """The limit of a container, of the two versions of control groups."""
 _GIB = 1 << 30
 
@@ -235,7 +242,7 @@ def memory_limit() -> int:
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in _LIMITS:
         with suppress(OSError, ValueError):  # no such limit, or the word max
-            limit = min(limit, int(file.read_text(encoding="ascii")))
+            limit = min(limit, int(Path(file).read_text(encoding="ascii")))
     return limit
 
 
@@ -279,9 +286,6 @@ def memory_setting(memory: int | str | None) -> int:
 
 # --- The same rules for frames --------------------------------------------------------------------
 
-_EXACT_BITS = {16: 11, 32: 24, 64: 53}
-"""The bits of floats, and those of the integers that they tell apart."""
-
 
 def dates_in(values: pl.Series) -> pl.Series:
     """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC.
@@ -321,14 +325,3 @@ def with_nulls(values: pl.Series) -> pl.Series:
     words = pl.Series(MISSING_WORDS).implode()
     named = pl.when(~stripped.is_in(words)).then(stripped).alias(values.name)
     return pl.select(named).to_series()
-
-
-def inexact(size: int, remedy: str) -> tuple[int, str]:
-    """Return the power of 2 from which on floats of a size are not exact, and the rule they break.
-
-    >>> inexact(32, "ids text")
-    (24, 'a 32-bit float of 2**24 or more is not exact: make ids text at their source')
-    """
-    bits = _EXACT_BITS[size]
-    rule = f"a {size}-bit float of 2**{bits} or more is not exact: make {remedy} at their source"
-    return bits, rule

@@ -8,7 +8,7 @@ from typing import cast
 import polars as pl
 
 from recsys.config import Columns, DataConfig
-from recsys.data.database import dates_in, inexact, numbers_in, with_nulls
+from recsys.data.database import dates_in, numbers_in, with_nulls
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,8 @@ def plain_ids(ids: pl.Series) -> pl.Series:
     if not (ids.dtype.is_float() or ids.dtype.is_decimal()):
         return ids
     if ids.dtype.is_float():
-        bits, rule = inexact(int(str(ids.dtype).removeprefix("Float")), "ids integers or text")
+        bits = {"Float64": 53, "Float32": 24}.get(str(ids.dtype), 11)
+        rule = f"a float of 2**{bits} or more is not exact: make ids integers or text"
         rounded = (ids.abs() >= 2.0**bits) & ids.is_not_nan()
         if rounded.any():
             raise InputError(f"{ids.name or 'ids'}: {rule}: {ids.filter(rounded)[0]!r}")

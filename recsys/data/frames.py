@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from narwhals.dependencies import is_pandas_dataframe
 from narwhals.exceptions import NarwhalsError
 
-from recsys.data.database import same_names
+from recsys.data.database import check_names
 from recsys.errors import InputError, first_line
 
 Frame = Any
@@ -62,8 +62,7 @@ def _of_pandas(frame: Any, origin: str) -> pa.Table:
         if not (isinstance(name, str) or types.is_integer(name)):
             raise InputError(f"{origin}: names of columns must be text or integers, not {name!r}")
     names = [str(name) for name in frame.columns]  # 1 and "1" would be the same
-    if (twice := same_names(names)) is not None:
-        raise InputError(f"{origin}: two columns are named {twice}")
+    check_names(names, origin)
     frame = frame.set_axis(names, axis=1)
     # Arrow's own conversion of zones is deprecated.
     changed = {

@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import WORDS, guess_columns
-from recsys.data.database import MISSING_WORDS, WHOLE, cursor, inexact, name, text
+from recsys.data.database import MISSING_WORDS, WHOLE, cursor, name, text
 from recsys.data.tables import OpenTable, as_polars, typed
 from recsys.data.times import (
     date_of_form,
@@ -43,8 +43,6 @@ _MANY_ROWS = 1_000_000
 """Rows that are read where the dates of a sample have several forms."""
 _LISTED = 10
 """Unused columns that are named."""
-_FLOATS = {"FLOAT": 32, "DOUBLE": 64}
-"""The bits of each type of floats."""
 _WHOLE_FLOAT = r"-?[0-9]{1,15}\.0"
 """An integer as pandas writes it if some are missing in the column."""
 _ROUNDED = r"-?\d[.,]\d+E\+(?:0[5-9]|[1-9]\d)"
@@ -291,15 +289,12 @@ class _Rows:
     def load(self, needed: Mapping[str, str]) -> None:
         """Read columns, given what they are called in the source; bytes are text."""
         query = self.source.selected([*needed.values()])
-        chosen = []
-        for own, their in needed.items():
-            kind, value = self.source.types[their], name(their)
-            if kind.startswith("ENUM") or kind == "UUID":
-                value = f"{value}::varchar"
-            elif kind == "BLOB":
-                value = f"decode({value})"
-            chosen.append(f"{value} as {name(own)}")
-        staged = f"create or replace temp table staged as select {', '.join(chosen)} from ({query})"
+        blobs = {column for column, kind in self.source.types.items() if kind == "BLOB"}
+        chosen = ", ".join(
+            f"{f'decode({name(their)})' if their in blobs else name(their)} as {name(own)}"
+            for own, their in needed.items()
+        )
+        staged = f"create or replace temp table staged as select {chosen} from ({query})"
         with self.source.errors():
             (self.log.rows,) = self.log.first(staged)
         relation = self.log.connection.table("staged")
@@ -385,20 +380,17 @@ class _Rows:
         rule = f"{what} is missing (drop such rows with --where {kept}, in Python where=)"
         self.refuse(role, f"{value} is null", rule)
 
-    def _refuse_inexact(self, role: str, kind: str, remedy: str) -> None:
-        column, (bits, rule) = name(self.roles[role]), inexact(_FLOATS[kind], remedy)
-        self.refuse(role, f"abs({column}) >= 2.0 ** {bits} and not isnan({column})", rule)
-
     def _ids(self, role: str) -> str:
         """Return the ids of a role in SQL: integers or text; check them."""
         sql, kind = name(self.roles[role]), self.types[self.roles[role]]
         if kind == "VARCHAR":
             return self._ids_of_text(role)
         self._refuse_missing(role, sql, "an id")
-        if kind in _FLOATS:
+        if kind == "DOUBLE":
             self.refuse(role, f"isnan({sql})", "an id is missing")
-            self._refuse_inexact(role, kind, "ids integers or text")
-        is_float = kind in _FLOATS or kind.startswith("DECIMAL")
+            rule = "a float of 2**53 or more is not exact: make ids integers or text"
+            self.refuse(role, f"abs({sql}) >= 2.0 ** 53", rule)
+        is_float = kind == "DOUBLE" or kind.startswith("DECIMAL")
         if not (self.facts(f"bool_and({sql} = floor({sql}))")[0] if is_float else kind in WHOLE):
             place = f"{self.source.origin}: column {self.roles[role]!r}"
             raise InputError(f"{place}: ids must be integers or text, not {kind}")
@@ -430,7 +422,7 @@ class _Rows:
         if column not in self.types:  # row-order
             return "rowid + 1", "rowid + 1"
         sql, kind = name(column), self.types[column]
-        number = kind in WHOLE or kind in _FLOATS or kind.startswith("DECIMAL")
+        number = kind in WHOLE or kind == "DOUBLE" or kind.startswith("DECIMAL")
         self._refuse_missing(role, f"present({sql})" if kind == "VARCHAR" else sql, "a value")
         if number and form not in (None, TIME_IS_NUMBER):  # 20241231
             whole = f"try_cast({sql} as hugeint)"
@@ -442,9 +434,7 @@ class _Rows:
             return self._moments(role, sql, kind, form)
         if not number:
             place = f"{self.source.origin}: column {column!r}"
-            raise InputError(f"{place}: must be numbers, not {kind}")
-        if kind == "FLOAT":
-            self._refuse_inexact(role, kind, "times integers or 64-bit floats")
+            raise InputError(f"{place}: must be integers, 64-bit floats or dates, not {kind}")
         decimal = kind.startswith("DECIMAL")
         if kind in WHOLE or (decimal and self.facts(f"bool_and({sql} = floor({sql}))")[0]):
             return self._numbers(role, f"try_cast({sql} as bigint)", whole=True)
@@ -515,7 +505,7 @@ class _Rows:
             if self.facts(f"count({sql}) - count(try_cast({sql} as bigint))")[0]:
                 raise InputError(f"{place}: an integer of more than 64 bits")
             return f"{sql}::bigint"
-        if kind in _FLOATS or kind.startswith("DECIMAL"):
+        if kind in ("FLOAT", "DOUBLE") or kind.startswith("DECIMAL"):
             return f"{sql}::double"
         inner = kind.removesuffix("[]")
         if any(mark in inner for mark in ("BLOB", "INTERVAL", "(", "[")) and not inner.startswith(

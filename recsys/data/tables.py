@@ -13,8 +13,8 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -30,12 +30,11 @@ from recsys.config import ROW_ORDER
 from recsys.data.database import (
     MISSING_WORDS,
     PLAIN_INTEGER,
+    check_names,
     cursor,
     database,
-    exhausted,
+    in_one_line,
     name,
-    reason,
-    same_names,
     text,
     texts,
 )
@@ -47,8 +46,6 @@ TableSource = str | os.PathLike[str] | IntoFrame
 """A file (.csv .tsv .txt .dat .inter .parquet .jsonl .ndjson, also .gz and .zst), a folder of
 parts, a pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
-_UNREADABLE = (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError)
-"""What comes of a file that cannot be read; the last of names in a damaged one."""
 _SAMPLE = 1 << 16
 """Bytes at the beginning of a text file that are looked at."""
 _LONGEST_LINE = 2_000_000
@@ -114,14 +111,14 @@ class OpenTable:
         return list(dict.fromkeys(columns or self.types))
 
     def selected(self, columns: Sequence[str]) -> str:
-        """Return a query of columns in the order of the rows; spans of time are text.
+        """Return a query of columns in the order of the rows; UUIDs and spans of time are text.
 
         Raises:
             InputError: as `present`.
         """
         chosen = (
             f"{name(column)}::varchar as {name(column)}"
-            if self.types[column] == "INTERVAL"
+            if self.types[column] in ("UUID", "INTERVAL") or self.types[column].startswith("ENUM")
             else name(column)
             for column in self.present(columns)
         )
@@ -143,13 +140,14 @@ class OpenTable:
             table = as_polars(query.to_arrow_table())
         return typed(table) if self.is_text else table
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self) -> AbstractContextManager[None]:
         """Make one line of what can go wrong when rows are read."""
-        try:
-            yield
-        except _UNREADABLE as error:
-            raise _refused(error, self.origin, self.kind) from error
+        return _errors(self.origin, self.kind)
+
+
+def _errors(origin: str, kind: str) -> AbstractContextManager[None]:
+    what = f"cannot be read{' as ' * bool(kind)}{kind}"
+    return in_one_line(origin, what, pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def read_table(
@@ -192,7 +190,7 @@ def open_table(
     if not isinstance(source, str | os.PathLike):
         origin, kind = origin or "the frame", ""
         frame = open_frame(source, origin)
-        _check_names(frame.column_names, origin)
+        check_names(frame.column_names, origin)
         is_small = work is None or frame.nbytes < small
         connection = cursor() if is_small else database((), work, memory)
     else:
@@ -201,7 +199,7 @@ def open_table(
         folder = _Folder(work)
         paths = [*(file.path for file in files), folder.path]
         connection = database(paths, work, memory, is_small=size < small)
-    try:
+    with _errors(origin, kind):
         if not kind:
             connection.register("frame of the caller", frame)
             query = 'select * from "frame of the caller"'
@@ -212,15 +210,8 @@ def open_table(
             table = _open_json(files, connection, origin)
         else:
             table = _open_texts(files, connection, origin, header, encoding, folder)
-    except _UNREADABLE as error:
-        raise _refused(error, origin, kind) from error
-    _check_names(table.names, origin)
+    check_names(table.names, origin)
     return table
-
-
-def _check_names(names: Iterable[str], origin: str) -> None:
-    if (twice := same_names(names)) is not None:
-        raise InputError(f"{origin}: two columns are named {twice}")
 
 
 def _types(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
@@ -229,15 +220,13 @@ def _types(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
 
 
 def as_polars(table: pa.Table) -> pl.DataFrame:
-    """Return a table of DuckDB: times in UTC, and as text UUIDs, enumerations and UTF-8."""
+    """Return a table of DuckDB: times are in UTC, and bytes of UTF-8 are text."""
     frame = cast("pl.DataFrame", pl.from_arrow(table))
     columns = []
     for column in frame:
         kind = column.dtype
         if isinstance(kind, pl.Datetime) and kind.time_zone is not None:
             columns.append(column.dt.convert_time_zone("UTC"))
-        elif kind in (pl.Categorical, pl.Enum):
-            columns.append(column.cast(pl.String))
         elif kind == pl.Binary:
             with suppress(pl.exceptions.PolarsError):
                 columns.append(column.cast(pl.String))
@@ -257,24 +246,6 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     words = pl.Series(MISSING_WORDS).implode()
     whole = [c.name for c in plain if c.any() and (c | table[c.name].is_in(words)).all()]
     return table.with_columns(pl.col(whole).cast(pl.Int64, strict=False))
-
-
-def _refused(error: Exception, origin: str, kind: str) -> InputError:
-    """Return what went wrong in one line, with the file and the line if DuckDB names them."""
-    if (full := exhausted(error, origin)) is not None:
-        return full
-    said = str(error)
-    file = re.search(r"^  file = (.*)$", said, re.MULTILINE)
-    place = file[1] if file and "/decoded-" not in file[1] else origin
-    if "not utf-8" in said or "Invalid unicode" in said:
-        line = re.search(r"CSV Error on Line: (\d+)", said)
-        number = f", in line {line[1]}" if line else ""
-        return InputError(
-            f"{place}: is neither UTF-8 nor UTF-16 text{number}: convert it to UTF-8, or prepare "
-            "the log with --encoding, such as cp1252 (in Python encoding=)"
-        )
-    words = f" as {kind}" if kind else ""
-    return InputError(f"{place}: cannot be read{words}: {reason(said)}")
 
 
 # --- Delimited text -------------------------------------------------------------------------------
@@ -300,7 +271,7 @@ def _open_texts(
         place = origin if len(files) == 1 else str(file.path)
         path, sample, compression = _as_utf8(file, place, encoding, folder.path / str(len(forms)))
         names, options = _form_of(sample, file.kind, header, place)
-        _check_names(filter(None, names), place)
+        check_names(filter(None, names), place)
         options += f", compression = '{compression or 'none'}'"
         forms.append(((names, options), path, place))
     every = dict.fromkeys(column for (names, _), *_ in forms for column in names if column)
@@ -441,11 +412,9 @@ def _open_parquet(
     names: list[tuple[str, Sequence[str]]] = []
     for file in files:
         place = origin if len(files) == 1 else str(file.path)
-        try:
+        with _errors(place, "Parquet"):
             schema = pq.read_schema(file.path)
-        except _UNREADABLE as error:
-            raise _refused(error, place, "Parquet") from error
-        _check_names(schema.names, place)
+        check_names(schema.names, place)
         names.append((place, schema.names))
         for column in schema:
             if column.type != pa.null():

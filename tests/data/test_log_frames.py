@@ -152,15 +152,15 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     "fractions": (small(user_id=[1.0, 2.5]), ["'user_id'", "integers or text, not DOUBLE"]),
     "floats that are not exact": (
         small(user_id=[1.0, 2.0**53]),
-        ["'user_id', data row 2", "float of 2**53", "at their"],
+        ["'user_id', data row 2", "float of 2**53"],
     ),
     "short floats": (
-        small(item_id=pl.Series([1, 2**24], dtype=pl.Float32)),
-        ["'item_id', data row 2", "float of 2**24 or more is not exact"],
+        small(item_id=pl.Series([1, 2], dtype=pl.Float32)),
+        ["'item_id': ids must be integers or text, not FLOAT"],
     ),
     "short floats of times": (
-        small(timestamp=pl.Series([1, 2**24], dtype=pl.Float32)),
-        ["'timestamp', data row 2", "float of 2**24 or more is not exact"],
+        small(timestamp=pl.Series([1, 2], dtype=pl.Float32)),
+        ["'timestamp': must be integers, 64-bit floats or dates, not FLOAT"],
     ),
     "truth values": (small(item_id=[True, False]), ["integers or text, not BOOLEAN"]),
     "64 bits without a sign": (
@@ -179,7 +179,7 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     ),
     "names that differ in case": (
         small(USER_ID=[1, 2]),
-        ["'user_id' and 'USER_ID', which differ in case"],
+        ["'user_id' and 'USER_ID'"],
     ),
     "the time as index": (
         small().to_pandas().set_index("timestamp"),
@@ -221,7 +221,6 @@ IDS: dict[str, tuple[Any, list[Any]]] = {
     "18 digits beside them": (pl.Series(["123456789012345678", "7.0"]), [7, 123456789012345678]),
     "floats beside codes": (pl.Series(["007", "7.0"]), ["007", "7.0"]),
     "text of digits": (pl.Series(["7", "12"]), ["12", "7"]),
-    "short floats": (pl.Series([7, 12], dtype=pl.Float32), [7, 12]),
     "blanks of Unicode": (pl.Series(["\u2003a\t", "\u00a0b\u3000"]), ["a", "b"]),
     "decimals": (pa.array([7, 8]).cast(pa.decimal128(20, 0)), [7, 8]),
     "UUIDs": (pl.Series([UUID(int=5), UUID(int=6)]), [str(UUID(int=5)), str(UUID(int=6))]),
