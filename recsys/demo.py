@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from rich.console import Console
 from rich.table import Table
@@ -61,7 +60,7 @@ def demo(experiment: Experiment, console: Console) -> None:
 
     console.rule("4. Three customers")
     recommender = Recommender.load(attention.bundle, dataset)
-    for customer in _three_customers(shop):
+    for customer in shop.interactions["user_id"].unique(maintain_order=True).head(3):
         _show_customer(customer, shop, names, recommender, console)
 
     console.rule("5. Were the planted rules found?")
@@ -81,30 +80,15 @@ def demo(experiment: Experiment, console: Console) -> None:
 
 def _show_shop(shop: Shop, names: Names, console: Console) -> None:
     log = shop.interactions
-    lengths = log.group_by("user_id").len()["len"].to_numpy()
-    first, last = log.select(first=pl.min("timestamp"), last=pl.max("timestamp")).row(0)
     console.print(
-        f"{len(lengths):,} customers, {shop.products.height:,} products, {log.height:,} purchases "
-        f"from {first:%B %Y} to {last:%B %Y}.\n"
-        f"Histories have {lengths.min()} to {lengths.max()} purchases, {np.median(lengths):.0f} in "
-        f"the middle.\n"
-        f"{len(shop.rules)} planted rules caused {shop.truth.height / log.height:.0%} of the "
-        "purchases. Some of them:",
+        f"{log['user_id'].n_unique():,} customers, {shop.products.height:,} products, "
+        f"{log.height:,} purchases. {len(shop.rules)} planted rules caused "
+        f"{shop.truth.height / log.height:.0%} of the purchases. Some of them:",
         highlight=False,
     )
     for rule in shop.rules[:4]:
         causes = " and ".join(names[cause] for cause in rule.causes)
         console.print(f"  {causes} → {names[rule.effect]}", highlight=False)
-
-
-def _three_customers(shop: Shop) -> list[str]:
-    """Pick a customer whose last purchases hold both causes of a rule, and two more."""
-    rule = next(rule for rule in shop.rules if len(rule.causes) > 1)
-    last = shop.interactions.group_by("user_id", maintain_order=True).tail(6)
-    lists = last.group_by("user_id", maintain_order=True).agg("item_id")
-    holds = pl.all_horizontal(pl.col("item_id").list.contains(cause) for cause in rule.causes)
-    fitting = lists.filter(holds & ~pl.col("item_id").list.contains(rule.effect))["user_id"]
-    return [*fitting.to_list(), *lists["user_id"].head(3).to_list()][:3]
 
 
 def _show_customer(

@@ -192,36 +192,21 @@ def test_models_that_read_times_get_them_or_assume_the_usual_ones(
     )
     experiment = Experiment(model=config, evaluation=EvaluationConfig(request_time="known"))
     bundle = write_bundle(tmp_path / "bundle", experiment, dataset)
-    model = Recommender(bundle)
     at: dict[str, Any] = {"at": 100} if times == "request" else {}
+    new = pl.DataFrame([("ann", "hat", 90)], schema=log.schema, orient="row")
+    longer = pl.concat([log, new]).filter(user_id="ann")
     with running(ServerSettings(bundle.path, dataset.path)) as server:
-
-        def check(asked: dict[str, Any], read: Any, gap: int | None) -> None:
-            found = server.get("/v1/score", {**asked, **at, "candidates": ITEMS})
-            assert_same(found["items"], model.score(read, ITEMS, **at))
-            assert found["assumed_gap"] == gap
-
-        def longer(*later: tuple[str, str, int]) -> pl.DataFrame:
-            new = pl.DataFrame([*later], schema=log.schema, orient="row")
-            return pl.concat([log, new]).filter(user_id="ann")
-
-        mine = {"history": ["hat", "boots", "socks"], "times": [3, 50, 70]}
-        frame = pl.DataFrame({"user_id": 1, "item_id": mine["history"], "timestamp": mine["times"]})
-        check(mine, frame, None)
-        known = {"user_id": "ann", "history": ["hat"], "times": [90]}
-        check(known, longer(("ann", "hat", 90)), None)
-        untimed: dict[str, Any] = {"history": ["hat", "socks"]}
+        known = {"user_id": "ann", "history": ["hat"], "times": [90], "candidates": ITEMS, **at}
+        found = server.get("/v1/score", known)
+        assert_same(found["items"], Recommender(bundle).score(longer, ITEMS, **at))
+        assert found["assumed_gap"] is None
+        status, found = server.ask("/v1/score", {**known, "times": None})
         if times == "past":
-            check(untimed, [["hat", "socks"]], 10)
-            later = longer(("ann", "hat", 40), ("ann", "socks", 50))
-            check({**untimed, "user_id": "ann"}, later, 10)
-            assert server.get("/v1/recommend", {"user_id": "ann", "k": 1})["assumed_gap"] is None
-            return
-        for user in ({}, {"user_id": "ann"}):
-            status, answer = server.ask("/v1/score", {**untimed, **user, **at, "candidates": ITEMS})
-            assert (status, "give times" in answer["error"]) == (422, True)
-        status, answer = server.ask("/v1/recommend", {**mine, "k": 2})
-        assert (status, answer["error"][:3]) == (422, "at:")
+            assert (status, found["assumed_gap"]) == (200, 10)
+        else:
+            assert (status, "give times" in found["error"]) == (422, True)
+            status, found = server.ask("/v1/score", {**known, "at": None})
+            assert (status, found["error"][:3]) == (422, "at:")
 
 
 def test_integer_ids_stay_integers(tmp_path: Path) -> None:
