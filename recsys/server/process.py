@@ -55,16 +55,20 @@ def serve(settings: ServerSettings, host: str, port: int, threads: int, workers:
     Raises:
         InputError: the model cannot be opened, or the address cannot be listened on.
     """
-    model = ServedModel.load(settings) if workers == 1 else None
-    opened = model.bundle if model else ModelBundle.open(bundle_folder(settings.bundle))
+    # Nothing here keeps a model that is replaced, or that each of several workers has.
+    service = Service(ServedModel.load(settings), threads) if workers == 1 else None
+    if service is not None:
+        items = service.model.bundle.num_items
+    else:
+        items = ModelBundle.open(bundle_folder(settings.bundle, settings.tracking)).num_items
     with listen(host, port) as listener:
         write_json_lines()
         host, port = listener.getsockname()[:2]
-        facts = {"host": host, "port": port, "items": opened.num_items, "threads": threads}
+        facts = {"host": host, "port": port, "items": items, "threads": threads}
         facts |= {"workers": workers, "key": settings.api_key is not None}
         logger.info("serving", extra={FACTS: facts})
-        if model is not None:
-            answer(model, listener, threads)
+        if service is not None:
+            answer(service, listener)
         else:
             _watch_over_workers(settings, listener, threads, workers)
     logger.info("ended")
@@ -87,9 +91,9 @@ def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
     return threads or most
 
 
-def answer(model: ServedModel, listener: socket.socket, threads: int) -> None:
+def answer(service: Service, listener: socket.socket) -> None:
     """Answer requests at a listening socket until a signal ends it."""
-    server = uvicorn.Server(uvicorn.Config(make_app(Service(model, threads)), **_OPTIONS))
+    server = uvicorn.Server(uvicorn.Config(make_app(service), **_OPTIONS))
     # A signal may come before uvicorn listens to signals; and when it has shut down, uvicorn raises
     # those again that it got: neither is a kill.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -30,7 +30,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.machine import usable_processors
 from recsys.server.process import answer, listen
-from recsys.server.service import ServedModel, ServerSettings
+from recsys.server.service import ServedModel, ServerSettings, Service
 from recsys.server.telemetry import FACTS
 from recsys.serving.bundle import ModelBundle
 from tests.helpers.running_server import Running, running
@@ -73,7 +73,7 @@ def test_a_signal_before_the_server_listens_to_signals_ends_it(
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         with listen("127.0.0.1", 0) as listener:
-            answer(ServedModel.load(ServerSettings(tiny_bundle.path)), listener, 1)
+            answer(Service(ServedModel.load(ServerSettings(tiny_bundle.path))), listener)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
