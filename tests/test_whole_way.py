@@ -195,7 +195,7 @@ def test_features_of_items_interactions_and_users_are_read(terminal: Terminal) -
             (*words, "--set", "model={kind: masked_item, item_features: [category]}"),
             "item_features: unknown key",
         ),
-        (("recommend", trained["bundle"], "purchases.csv"), "purchases.csv: no column 'age' among"),
+        (("recommend", trained["bundle"], "rated.csv"), "rated.csv: no column 'age' among"),
     ):
         refuse(terminal, wrong, message)
 
