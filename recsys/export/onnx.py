@@ -6,6 +6,7 @@ once, and any number of candidates are scored with it.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -32,7 +33,6 @@ from recsys.evaluation.tables import evaluate
 from recsys.folders.atomic import new_folder
 from recsys.folders.digests import folder_sha256
 from recsys.folders.manifest import FolderManifest
-from recsys.inference.model_scorer import evaluating
 from recsys.inference.scorer import batches_of_similar_length
 from recsys.model.averaged import AveragedModel
 from recsys.model.embeddings import ItemEmbeddings
@@ -107,10 +107,10 @@ def export_onnx(
     """
     out = Path(out)
     ExportManifest.previous(out)
-    model = _exportable(bundle).to("cpu")
+    model = _exportable(bundle)
     longest = bundle.experiment.model.max_sequence_length
     evaluated = None if dataset is None else for_evaluation(bundle, dataset, "test")
-    with new_folder(out) as folder, _plain_items(model), evaluating(model), _quiet():
+    with new_folder(out) as folder, _quiet():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             graphs = Path(scratch) if int8 else folder
             _write_graphs(model, longest, graphs)
@@ -149,7 +149,11 @@ def export_onnx(
 
 
 def _exportable(bundle: ModelBundle) -> Model:
-    """Return the model of a bundle; raise an error if it has no graph."""
+    """Return a copy of the model of a bundle, whose items are one table.
+
+    Raises:
+        InputError: the model has no graph.
+    """
     reason = None
     if bundle.trained is None:
         reason = f"the baseline {bundle.experiment.baseline} counts, and has no graph"
@@ -164,7 +168,13 @@ def _exportable(bundle: ModelBundle) -> Model:
         reason = f"the model reads features of interactions or users ({columns})"
     if reason is not None:
         raise InputError(f"{bundle.path}: cannot be exported to ONNX: {reason}")
-    return bundle.model
+    model = copy.deepcopy(bundle.model).to("cpu").eval()
+    if model.items.features is not None:
+        with torch.no_grad():
+            table = model.items.table()
+        model.items = ItemEmbeddings(len(table) - 1, table.shape[1])
+        model.items.weight = nn.Parameter(table, requires_grad=False)
+    return model
 
 
 class EncoderGraph(nn.Module):
@@ -201,10 +211,7 @@ class HeadGraph(nn.Module):
 def _draw(
     model: Model, lengths: list[int], candidates: int, seed: int = 0
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Draw the inputs of the encoder, by name, and candidates [B, C] to trace and to check with.
-
-    Histories are right-padded and have these lengths [B].
-    """
+    """Draw inputs of the encoder, by name, of histories of these lengths [B], and candidates."""
     generator = torch.Generator().manual_seed(seed)
     shape = len(lengths), max(lengths)
     items = torch.randint(1, model.num_items + 1, shape, generator=generator)
@@ -213,24 +220,6 @@ def _draw(
     drawn = torch.randint(1, model.num_items + 1, (len(lengths), candidates), generator=generator)
     inputs = {"items": items, "lengths": torch.tensor(lengths)}
     return inputs if model.times == "none" else inputs | {"times": gaps.cumsum(1)}, drawn
-
-
-@contextmanager
-def _plain_items(model: Model) -> Iterator[Model]:
-    """Put one table in the place of item embeddings that are made of features, for a while."""
-    items = model.items
-    if items.features is None:
-        yield model
-        return
-    with torch.no_grad():
-        table = items.table().clone()
-    plain = ItemEmbeddings(len(table) - 1, table.shape[1])
-    plain.weight = nn.Parameter(table, requires_grad=False)
-    model.items = plain
-    try:
-        yield model
-    finally:
-        model.items = items
 
 
 @torch.no_grad()

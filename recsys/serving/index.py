@@ -40,11 +40,9 @@ class IndexManifest(FolderManifest):
     bundle: str
     """The SHA-256 of the checksums of the bundle's files."""
     num_items: int
-    """Size of the catalogue, I."""
     probes: int
     """The number of lists that a search reads."""
     k: int
-    """The length of the lists whose recall was measured."""
     recall: float
     """The share of the k best items that a search found."""
 
@@ -65,11 +63,7 @@ class BundleIndex:
     def write(
         cls, path: Path, bundle: ModelBundle, items: ItemIndex, k: int, recall: float
     ) -> BundleIndex:
-        """Write the folder of an index atomically; an earlier one there is replaced.
-
-        Raises:
-            InputError: the path holds something else, or cannot be written.
-        """
+        """Write the folder of an index atomically; an earlier one there is replaced."""
         IndexManifest.previous(path)
         with new_folder(path) as folder:
             save_file({"directions": items.directions, "lists": items.lists}, folder / _LISTS)
@@ -133,11 +127,7 @@ def query_encoder(bundle: ModelBundle) -> ModelScorer:
 
 
 def check_index(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> None:
-    """Return if an index is of this bundle.
-
-    Raises:
-        InputError: it is not, or items were added to the bundle after training.
-    """
+    """Raise an `InputError` if an index is of another bundle, or items were added to it."""
     if bundle.num_items != bundle.manifest.num_items:
         raise InputError(
             f"{path}: has the {manifest.num_items} items of the training, not those that were "
@@ -159,42 +149,20 @@ class MadeIndex:
     """An index that was written, and what was measured of it."""
 
     index: BundleIndex
-    histories: int
-    """The number of histories whose recall was measured; others decided how many lists are read."""
-    build_seconds: float
-    device: str
-    """Where the model was timed: cpu, or cuda. The index is searched on the CPU."""
+    facts: dict[str, Any]
+    """Sizes, the recall and the number of histories that it was measured on, the model's device."""
     times: list[SearchTime]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What was measured, by name."""
-        items, manifest = self.index.items, self.index.manifest
-        return {
-            "items": items.num_items,
-            "lists": len(items.directions),
-            "probes": items.probes,
-            "items_read": round(items.items_read),
-            "k": manifest.k,
-            "recall": manifest.recall,
-            "histories": self.histories,
-            "device": self.device,
-            "build_seconds": self.build_seconds,
-            "mib": items.num_items * items.directions.shape[1] * 4 / 2**20,
-        }
 
     @property
     def advice(self) -> str:
         """What was found, and which search to use, in two sentences."""
-        facts, device = self.facts, "CPU" if self.device == "cpu" else "GPU"
         faster = [f"{row.users:,}" for row in self.times if row.use == "index"]
         use = f"Use it for {' or '.join(faster)} users at a time" if faster else "Do not use it"
         return (
-            f"The index reads {facts['probes']:,} of {facts['lists']:,} lists, about "
-            f"{facts['items_read']:,} of {facts['items']:,} items, and finds {facts['recall']:.3f} "
-            f"of the {facts['k']} best items ({facts['histories']:,} histories). {use} on the "
-            f"{device}; else exact search is as fast."
-        )
+            "The index reads {probes:,} of {lists:,} lists, about {items_read:,} of {items:,} "
+            "items, and finds {recall:.3f} of the {k} best items ({histories:,} histories). "
+            "{use} on the {device}; else exact search is as fast."
+        ).format(**self.facts, use=use)
 
 
 def make_index(
@@ -214,8 +182,7 @@ def make_index(
 
     Args:
         bundle: the model.
-        dataset: its dataset, or a later one: the histories before its held-out targets are searched
-            for.
+        dataset: its dataset, or a later one, whose histories before held-out targets are searched.
         out: the folder; an earlier index there is replaced.
         wanted: the recall, 0 to 1, that decides how many lists a search reads.
         k: the items to find per user; 10 if None, or 200 for target attention.
@@ -241,12 +208,10 @@ def make_index(
     first, second = histories.take(rows[:half]), histories.take(rows[half:])
     second = second if len(second) else first
 
-    started = time.perf_counter()
+    started, seen = time.perf_counter(), bundle.manifest.protocol.seen
     vectors = exact.vectors()
     items = ItemIndex.build(vectors.float().cpu().numpy())
     built = time.perf_counter() - started
-
-    seen = bundle.manifest.protocol.seen
 
     def scorer(searched: ItemIndex) -> IndexedScorer:
         """Return a scorer that knows no history yet."""
@@ -258,4 +223,16 @@ def make_index(
     search = partial(search_times, partial(scorer, chosen), second, length, seen)
     times = [search(users) for users in _USERS_TOGETHER]
     index = BundleIndex.write(Path(out), bundle, chosen, length, found)
-    return MadeIndex(index, len(second), built, vectors.device.type, times)
+    facts = {
+        "items": items.num_items,
+        "lists": len(items.directions),
+        "probes": chosen.probes,
+        "items_read": round(chosen.items_read),
+        "k": length,
+        "recall": found,
+        "histories": len(second),
+        "device": vectors.device.type,
+        "build_seconds": built,
+        "mib": vectors.numel() * 4 / 2**20,
+    }
+    return MadeIndex(index, facts, times)

@@ -315,7 +315,7 @@ def test_commands_make_measure_and_use_an_index(
     assert {row["device"] for row in rows} == {"cpu"}
     shown = run(*make)
     assert "of the 10 best items (30 histories)." in shown
-    assert " on the CPU; else exact search is as fast." in shown
+    assert " on the cpu; else exact search is as fast." in shown
 
     recommend = ("recommend", bundle, "--data", dataset.path, "-k", "3", "--json")
     answers = run(*recommend), run(*recommend, "--index", index)

@@ -179,7 +179,7 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
     on_gpu.bundle.model.to(device)
     made = make_index(on_gpu.bundle, dataset, tmp_path / "index", k=2)
     assert made.facts["device"] == device.type
-    assert " on the GPU" in made.advice
+    assert f" on the {device.type}" in made.advice
     expected, found = (
         [
             model.with_new_items(new).recommend(HISTORIES, k=2),
