@@ -101,11 +101,7 @@ def write_files(
     count_ensemble: CountEnsemble | None,
     encoders: Encoders,
 ) -> dict[str, str]:
-    """Write all files of a bundle but its manifest; return the SHA-256 of each, by name.
-
-    The same arguments give the same bytes. The item table has item_id, the features of the items,
-    and count.
-    """
+    """Write all files of a bundle but its manifest; return the SHA-256 of each, by name."""
     if isinstance(answer, FittedBaseline):
         save_baseline(answer, folder / BASELINE)
     else:
@@ -120,11 +116,7 @@ def write_files(
 
 
 def read_items(path: Path, num_items: int) -> pl.DataFrame:
-    """Read the item table of a bundle.
-
-    Raises:
-        InputError: it cannot be read, or is not of so many items with an id and a count.
-    """
+    """Read the item table of a bundle, of so many items with an id and a count."""
     table = read_own_table(path, ("item_id", "count"))
     ids, counts = table["item_id"], table["count"]
     if not (
@@ -139,11 +131,7 @@ def read_items(path: Path, num_items: int) -> pl.DataFrame:
 
 
 def load_weights(model: Model, path: Path) -> None:
-    """Give a model the weights of a file.
-
-    Raises:
-        InputError: the file cannot be read, its weights do not fit the model, or are not finite.
-    """
+    """Give a model the weights of a file, which must fit it and be finite."""
     try:
         weights = load_file(path)
         model.load_state_dict(weights)
@@ -326,7 +314,7 @@ class ModelBundle:
         """Move the model to the GPU, which there must be; a baseline has nothing to move.
 
         Raises:
-            InputError: it needs more memory than is free there; it is on the CPU again.
+            InputError: it needs more memory than is free there.
         """
         if self.trained is None:
             return

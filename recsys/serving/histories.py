@@ -101,15 +101,9 @@ class HistoryReader:
     @classmethod
     def of(cls, bundle: ModelBundle, dataset: PreparedDataset | None = None) -> HistoryReader:
         """Return the reader of a bundle."""
-        return cls(
-            bundle.experiment.data,
-            bundle.vocabulary,
-            bundle.encoders,
-            bundle.time_scale,
-            bundle.times,
-            bundle.usual_gap,
-            dataset,
-        )
+        data, scale = bundle.experiment.data, bundle.time_scale
+        times = bundle.times, bundle.usual_gap
+        return cls(data, bundle.vocabulary, bundle.encoders, scale, *times, dataset)
 
     def read(
         self,
@@ -117,21 +111,10 @@ class HistoryReader:
         users: Iterable[Any] | None = None,
         times: Times | None = None,
     ) -> UserHistories:
-        """Read the histories of B users.
+        """Read the histories of B users: see `Recommender.read_histories`.
 
-        A log is read by the rules of the training data: see `_log_histories`. Lists are read as
-        they are. A user of the dataset has the full history there, test targets included.
-
-        Args:
-            histories: a log or lists.
-            users: ids of users of the dataset, all if neither is given. With lists too, these are
-                what each of the users did after the dataset.
-            times: for lists: the time of each item, by which a list is sorted. A model that reads
-                past times alone takes the usual gap where they are missing.
-
-        Raises:
-            InputError: the log cannot be read or lacks a column; a user is not in the dataset; an
-                id or a time is none; the model reads more than lists hold.
+        A log is read by the rules of the training data, lists as they are. A model that reads past
+        times alone takes the usual gap where times are missing.
         """
         if histories is None:
             return _without_unknown(*self._of_dataset(users))
@@ -146,11 +129,7 @@ class HistoryReader:
         return _without_unknown(*self._of_log(cast("TableSource", histories)))
 
     def read_one(self, history: OneHistory, at: RequestTime | None) -> UserHistories:
-        """Read the history of one user, with the times that the model reads; a string is no log.
-
-        Raises:
-            InputError: the history has not exactly one user; see `read` and `with_request_time`.
-        """
+        """Read the history of one user, with the times that the model reads; a string is no log."""
         if not isinstance(history, UserHistories):
             frame: object = nw.from_native(history, pass_through=True)
             if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(history, os.PathLike):
@@ -195,11 +174,7 @@ class HistoryReader:
     # --- Users of the dataset ---
 
     def rows(self, users: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the rows of users in the dataset.
-
-        Raises:
-            InputError: no dataset was loaded, or a user is not in it.
-        """
+        """Return the rows of users in the dataset, which must have them."""
         ids = id_series(users, "users")
         _ = self._encoded  # raises without a dataset
         return known_tokens(ids, self._users, "user", "dataset") - np.int64(1)
@@ -378,11 +353,7 @@ class HistoryReader:
         return rows
 
     def _user_features(self, users: pl.Series, rows: pl.DataFrame, origin: str) -> Any:
-        """Encode the users' columns of a log, null for a user without rows.
-
-        Raises:
-            InputError: the rows of a user have different values.
-        """
+        """Encode the users' columns of a log: one value of each user, or null."""
         if self.encoders.users is None:
             return None
         names = self.encoders.users.columns

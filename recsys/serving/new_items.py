@@ -63,11 +63,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
 def _appended(
     bundle: ModelBundle, source: TableSource, origin: str
 ) -> tuple[pl.DataFrame, ItemVectors]:
-    """Return the item table and the vectors of a bundle with further items after its own.
-
-    Raises:
-        InputError: see `_new_rows`; columns have other types than those of the catalogue.
-    """
+    """Return the item table and the vectors of a bundle with further items after its own."""
     items, encoder = bundle.item_table, bundle.encoders.items
     rows = _new_rows(items, source, encoder, origin)
     vectors: ItemVectors = {}
@@ -130,20 +126,15 @@ def extend(
 ) -> ModelBundle:
     """Write a bundle that also recommends the items of a dataset that the given one lacks.
 
-    The known items keep their scores, and come first. A new item is represented by its features
-    where the model reads item features, else by the mean of its first neighbours in the histories
-    of the parts that the model was trained on, else by the mean of all items; see
-    `grown_weights`. A count ensemble counts the pairs with a new item in the same histories.
-
-    Args:
-        bundle: the trained model.
-        dataset: where the new items and their neighbours are; items are matched by their ids.
-        out: the folder to write; a bundle there is replaced.
+    The known items keep their scores, and come first; items are matched by their ids. A new item
+    is represented by its features where the model reads item features, else by the mean of its
+    first neighbours in the histories of the parts that the model was trained on, else by the mean
+    of all items; see `grown_weights`. A count ensemble counts the pairs with a new item in the
+    same histories.
 
     Raises:
-        InputError: the bundle holds a baseline; the item table of the dataset lacks a feature that
-            the model reads; ids are of another type; or the folder holds something else, cannot be
-            written or is the bundle's own.
+        InputError: the bundle holds a baseline; see `_new_rows`; or the folder holds something
+            else, cannot be written or is the bundle's own.
     """
     out = Path(out)
     if bundle.trained is None:
@@ -175,10 +166,7 @@ def extend(
         newest = latest_histories(mapped, before, counts.recent_share)
         counts = counts.with_new_items(histories, newest, len(items))
     seen = len(np.unique(histories.items[histories.items > bundle.num_items]))
-    logger.info(
-        "%d new items, %d of them in the histories of %s",
-        *(len(added), seen, dataset.path),
-    )
+    logger.info("%d new items, %d of them in the histories", len(added), seen)
     with new_folder(out) as folder:
         if vectors:
             save_vectors(vectors, folder / VECTORS)

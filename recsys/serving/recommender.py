@@ -40,22 +40,10 @@ from recsys.serving.candidates import (
     read_candidates,
 )
 from recsys.serving.explain import explain_items
-from recsys.serving.histories import (
-    HistoryReader,
-    OneHistory,
-    RawHistories,
-    Times,
-    UserHistories,
-)
+from recsys.serving.histories import HistoryReader, OneHistory, RawHistories, Times, UserHistories
 from recsys.serving.index import BundleIndex
 from recsys.serving.new_items import with_new_items
-from recsys.serving.raw_values import (
-    RequestTime,
-    id_series,
-    known_tokens,
-    lists_of,
-    whole_number,
-)
+from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of, whole_number
 from recsys.serving.stages import candidate_scorer, ranking_scorer
 
 _TOKENS, _USERS = 1 << 13, 8 * FEWEST_USERS
