@@ -1,9 +1,8 @@
-"""What strangers give to a trained model: other spellings, types, units, nulls and processes."""
+"""What strangers give to a trained model: other spellings, types, units and nulls."""
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -240,68 +239,3 @@ def test_usual_times_stay_usual_beside_histories_with_times(
     beside = model.predict(pd.DataFrame(rows | {"candidates": [[1015, 1016]] * 2}))
     assert beside["score"].tolist()[0] == pytest.approx(alone["score"].tolist()[0], rel=1e-6)
     assert "converted" not in caplog.text
-
-
-@pytest.fixture(scope="module")
-def plain(here: Path, log: pl.DataFrame) -> recsys.Recommender:
-    dataset = recsys.prepare(log.drop("code", "flag"), out="plain")
-    return train("plain", dataset, head={"kind": "dot_product"})
-
-
-def test_scores_carry_the_index_of_their_candidates(
-    plain: recsys.Recommender, log: pl.DataFrame
-) -> None:
-    histories = log.to_pandas()
-    rows = {"user_id": [7, 14, 21, 28], "item_id": [1001, 1002, 5, 1004]}
-    candidates = pd.DataFrame(rows, index=[9, 3, 4, 0])
-    answer = plain.score(histories, candidates)
-    assert answer.index.tolist() == [9, 3, 0], "5 is unknown"
-    candidates["score"] = answer["score"]
-    assert candidates["score"].dropna().tolist() == answer["score"].tolist()
-    of_one = plain.score([[1001]], candidates[["item_id"]])
-    assert of_one.index.tolist() == [9, 3, 0]
-    of_all = plain.score(histories, candidates[["item_id"]])
-    assert of_all.index.tolist() == list(range(len(of_all)))
-
-
-def test_a_series_of_lists_is_histories_and_candidates(
-    plain: recsys.Recommender, log: pl.DataFrame
-) -> None:
-    lists = log.to_pandas().groupby("user_id")["item_id"].apply(list)
-    right = plain.recommend(lists.to_dict(), k=2)
-    answer = plain.recommend(lists, k=2)
-    assert isinstance(answer, pd.DataFrame)
-    assert_frame_equal(pl.DataFrame(answer), right)
-    assert plain.score(lists, lists).shape[0] == len(log)
-    joined = lists.head(2).reindex([7, 14, 999])
-    sources = plain.recommend(joined, k=1)["source"].tolist()
-    assert sources == ["model", "model", "popularity"]
-    assert plain.recommend(pl.Series([[1001], None]), k=1)["source"].to_list() == sources[1:]
-    with pytest.raises(recsys.InputError, match="7 is twice in the index"):
-        plain.recommend(pd.concat([lists, lists.head(1)]))
-
-
-def _recommend(model: recsys.Recommender) -> int:
-    return len(model.recommend([[1001]], k=3))
-
-
-_models: dict[str, recsys.Recommender] = {}
-
-
-def _use_global(name: str) -> int:
-    return _recommend(_models[name])
-
-
-def _load(path: str) -> int:
-    return _recommend(recsys.load(path))
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_forked_process_says_that_it_would_wait_for_ever(plain: recsys.Recommender) -> None:
-    assert _recommend(plain) == 3
-    _models["model"] = plain
-    calls = ((_recommend, plain), (_load, str(plain.bundle.path)), (_use_global, "model"))
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        for call, argument in calls:
-            with pytest.raises(recsys.InputError, match=r"get_context\('spawn'\)"):
-                pool.apply_async(call, (argument,)).get(timeout=60)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -359,3 +361,36 @@ def test_similar_items_have_the_largest_cosine(recommender: Recommender) -> None
         recommender.similar_items("gloves", k=0)
     with pytest.raises(InputError, match="item 'glove' is not in the catalogue"):
         recommender.similar_items("glove")
+
+
+def test_pandas_keeps_its_index_and_gives_series_of_lists(
+    recommender: Recommender, tiny_log: pl.DataFrame
+) -> None:
+    log = tiny_log.to_pandas()
+    rows = {"user_id": ["ann", "bob", "cat"], "item_id": ["hat", "tie", "socks"]}
+    candidates = pd.DataFrame(rows, index=[9, 4, 0])
+    assert recommender.score(log, candidates).index.tolist() == [9, 0], "the tie is unknown"
+    of_one = recommender.score([["hat"]], candidates[["item_id"]])
+    assert of_one.index.tolist() == [9, 0]
+    lists = log.groupby("user_id")["item_id"].apply(list)
+    answer = recommender.recommend(lists, k=2)
+    assert isinstance(answer, pd.DataFrame)
+    assert_frame_equal(pl.DataFrame(answer), recommender.recommend(lists.to_dict(), k=2))
+    joined = lists.head(1).reindex(["ann", "nobody"])
+    assert recommender.recommend(joined, k=1)["source"].tolist() == ["model", "popularity"]
+    with pytest.raises(InputError, match="'ann' is twice in the index"):
+        recommender.recommend(pd.concat([lists, lists.head(1)]))
+
+
+def _ask(model: Recommender | Path) -> int:
+    model = Recommender.load(model) if isinstance(model, Path) else model
+    return len(model.recommend([["hat"]], k=3))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_says_that_it_would_wait_for_ever(recommender: Recommender) -> None:
+    assert _ask(recommender) == 3
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        for model in (recommender, recommender.bundle.path):
+            with pytest.raises(InputError, match=r"get_context\('spawn'\)"):
+                pool.apply_async(_ask, (model,)).get(timeout=60)
