@@ -166,14 +166,14 @@ def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
 
 
 class PairBatch(NamedTuple):
-    """The pairs of B users with at most C candidates each."""
+    """Rows of users [B] in the histories, their candidates [B, C], and the pairs of these [N].
+
+    Candidates are right-padded with PAD, and pairs come row by row without PAD.
+    """
 
     users: NDArray[np.int64]
-    """Shape [B]: the row of each user in the histories."""
     candidates: NDArray[np.int32]
-    """Shape [B, C]: the item tokens of each user, right-padded with PAD."""
     pairs: NDArray[np.int64]
-    """Shape [N]: the index of each pair, row by row of `candidates` without PAD."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +183,7 @@ class UserItemPairs:
     users: NDArray[np.int64]
     """Shape [N]: the row of each pair's user in the histories."""
     items: NDArray[np.int32]
-    """Shape [N]: the item token of each pair."""
+    """Shape [N]: item tokens."""
     rows: NDArray[np.int64] | None = None
     """Shape [N]: the row of each pair in the table of candidates; None if it has several pairs."""
 
@@ -204,9 +204,9 @@ class UserItemPairs:
         Raises:
             InputError: an item or a user is unknown; or there is not one list for each history.
         """
-        items, noun, place = candidates.items, "candidate item", "catalogue"
+        items, about = candidates.items, ("candidate item", "catalogue")
         tokens = catalogue.encode(items)
-        known = report_unknown(tokens, items, catalogue, noun, place, strict=strict)
+        known = report_unknown(tokens, items, catalogue, *about, strict=strict)
         if candidates.offsets is not None:
             if len(candidates.offsets) - 1 != len(user_ids):
                 raise InputError(

@@ -25,8 +25,7 @@ _LONGEST = 200
 _ALL = 2**31
 
 _Parts = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""What each of L items of a history adds to the score of each candidate [C, L], and the rests [C].
-"""
+"""What each item of a history adds to the score of each candidate [C, L], and the rests [C]."""
 
 
 def explain_items(
@@ -46,9 +45,9 @@ def explain_items(
     Returns:
         For each item one row per purchase that the model or the counts read (the latest ones),
         oldest first: position (index in the history), item_id, the item's name or title if the item
-        table has them, contribution (signed), share (contribution over the sum of all absolute
-        contributions; 0 if all are 0) and rest (the same in each row): what no single purchase
-        adds, such as the dot product. The contributions plus one rest add up to the item's score.
+        table has them, contribution (signed), share (of the sum of all absolute contributions) and
+        rest (the same in each row): what no single purchase adds, such as the dot product. The
+        contributions plus one rest are the item's score.
 
     Raises:
         InputError: an item, or every item of the history, is not in the catalogue; see
