@@ -1,4 +1,4 @@
-"""The commands that use a trained bundle."""
+"""The commands that answer with a trained bundle, and the dataset that one is evaluated on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 from recsys.cli import app
@@ -16,8 +18,11 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
+from recsys.serving import files
 from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.recommender import Recommender
+
+ITEMS = ["boots", "gloves", "hat", "jacket", "socks", "scarf"]
 
 
 def run(*arguments: object) -> str:
@@ -28,27 +33,61 @@ def run(*arguments: object) -> str:
 
 def refused(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code != 0
     assert isinstance(result.exception, InputError), result.exception
     return str(result.exception)
 
 
-def test_unknown_candidates_are_refused_if_strict(
-    tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("users", [list(range(98, 109)), [f"u{n}" for n in range(11)]])
+def test_the_users_of_a_log_are_answered_some_at_a_time(
+    recommender: Recommender,
+    suffix: str,
+    users: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known = ["score", tiny_bundle.path, "--data", tiny_dataset.path, "--user", "ann", "--json"]
-    items = ["--item", "boots", "--item", "scarf"]
-    assert len(json.loads(run(*known, *items))) == 1
-    assert "'scarf' is not in the catalogue" in refused(*known, *items, "--strict")
+    monkeypatch.setattr(files, "_USERS", 2)
+    rows = [(user, ITEMS[(5 * n + n // 4) % 6], n // 2) for n, user in enumerate(6 * users[::-1])]
+    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    source, out = tmp_path / "log.parquet", tmp_path / f"best.{suffix}"
+    log.write_parquet(source)
+    shown = run("recommend", recommender.bundle.path, source, "-k", 3, "--out", out, "--json")
+    expected = recommender.recommend(log, k=3)
+    assert json.loads(shown) == [{"file": str(out), "rows": len(expected)}]
+    found = pl.read_csv(out) if suffix == "csv" else pl.read_parquet(out)
+    assert_frame_equal(found, expected, abs_tol=1e-5, check_dtypes=suffix == "parquet")
 
 
-def test_score_says_which_files_it_needs(
+@pytest.mark.parametrize("users", [None, ["eve", "ann", "dan"]])
+def test_users_of_a_dataset_are_answered_some_at_a_time(
+    recommender: Recommender,
+    tiny_dataset: PreparedDataset,
+    users: list[str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "_USERS", 2)
+    out, words = tmp_path / "best.parquet", [f"--user={user}" for user in users or ()]
+    data = ["--data", tiny_dataset.path, "--out", out]
+    run("recommend", recommender.bundle.path, *data, *words, "-k", 4, "--seen=allow")
+    expected = recommender.recommend(users=users, k=4, seen="allow")
+    assert_frame_equal(pl.read_parquet(out), expected, abs_tol=1e-5)
+
+
+def test_commands_refuse_in_one_line(
     tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
-    score = ["score", tiny_bundle.path]
+    best, score = ("recommend", tiny_bundle.path, "--out"), ("score", tiny_bundle.path)
+    assert "can write .parquet, .csv, not .txt" in refused(*best, tmp_path / "best.txt")
+    assert "give either histories or users, or load" in refused(*best, tmp_path / "best.csv")
+    assert not list(tmp_path.iterdir())
+    data = ("--data", tiny_dataset.path)
     assert "give HISTORIES and CANDIDATES here, not 0 files" in refused(*score)
     assert "give HISTORIES here, not 2 files" in refused(*score, "a", "b", "--item", "hat")
-    assert "give CANDIDATES here" in refused(*score, "--data", tiny_dataset.path)
+    assert "give CANDIDATES here" in refused(*score, *data)
+    known = (*score, *data, "--user", "ann", "--json", "--item", "boots", "--item", "scarf")
+    assert len(json.loads(run(*known))) == 1
+    assert "'scarf' is not in the catalogue" in refused(*known, "--strict")
 
 
 def test_a_table_is_cut_and_names_the_items(
