@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,15 +82,18 @@ def test_a_refit_keeps_the_temperature_of_the_model_before(kind: str, tmp_path: 
     dataset = prepare(
         make_shop(num_customers=150, num_products=220).interactions, out=tmp_path / "data"
     )
-    model = {"embedding_dim": 16, "num_blocks": 1, "max_sequence_length": 8}
+    model: Any = {"embedding_dim": 16, "max_sequence_length": 8, "head": {"kind": "dot_product"}}
+    answer = {
+        "model": {"model": model},
+        "counts": {"model": model, "count_ensemble": {}},
+        "baseline": {"baseline": "markov"},
+    }
     temperatures = []
     for refit in (False, True):
         settings = {
+            **answer[kind],
             "name": f"refit-{refit}",
-            "model": {**model, "head": {"kind": "dot_product"}},
             "training": {"max_epochs": 3, "refit": refit, "precision": "float32"},
-            "count_ensemble": {} if kind == "counts" else None,
-            "baseline": "markov" if kind == "baseline" else None,
             "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
         }
         written = fit_baseline_bundle if kind == "baseline" else fit
