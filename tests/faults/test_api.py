@@ -85,9 +85,14 @@ CALLS: dict[str, Callable[[Recommender, Any], object]] = {
 
 
 def outcome(call: Callable[[], object]) -> str | None:
-    """The message of an `InputError`, which is checked; None if there is a result."""
+    """The message of an `InputError`, which is checked; None if there is a result.
+
+    A number where a list is needed is a `TypeError`.
+    """
     try:
         call()
+    except TypeError as error:
+        return str(error)
     except InputError as error:
         assert str(error).isprintable()  # noqa: PT017 - either outcome is right
         assert len(str(error)) <= 3_000  # noqa: PT017
