@@ -171,6 +171,6 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     """Return what changes when a folder is replaced."""
     try:
         facts = folder.stat()
-    except OSError:
+    except (OSError, ValueError):  # nothing is there, or the name is none
         return None
     return facts.st_ino, facts.st_mtime_ns
