@@ -164,11 +164,15 @@ class Histories:
 
     def padded(self, width: int | None = None) -> Int32s:
         """Return item tokens [B, width], right-padded with PAD; width >= the longest history."""
-        lengths = self.lengths
-        width = int(lengths.max(initial=0)) if width is None else width
-        grid = np.full((len(self), width), PAD, dtype=np.int32)
-        grid[np.arange(width) < lengths[:, None]] = self.items
+        present = self._present(width)
+        grid = np.full(present.shape, PAD, dtype=np.int32)
+        grid[present] = self.items
         return grid
+
+    def _present(self, width: int | None) -> Bools:
+        """Return where a padded grid has items [B, width]."""
+        width = int(self.lengths.max(initial=0)) if width is None else width
+        return np.arange(width) < self.lengths[:, None]
 
     def padded_times(self, width: int | None = None) -> Int64s | None:
         """Return the times of the items, followed by the request time, or None if unknown.
@@ -202,9 +206,7 @@ class Histories:
         Categories [B, width, M], shares [B, width, M] and numbers [B, width, K] of `FeatureTable`,
         right-padded with 0.
         """
-        lengths = self.lengths
-        width = int(lengths.max(initial=0)) if width is None else width
-        present = np.arange(width) < lengths[:, None]
+        present = self._present(width)
         tables = []
         if self.interaction_features is not None:
             rows = np.zeros(present.shape, dtype=np.int64)
