@@ -239,14 +239,6 @@ def test_unknown_items_are_not_a_history(tmp_path: Path) -> None:
     assert test.without_history == 1
 
 
-def test_the_log_ends_where_the_test_part_does(tmp_path: Path) -> None:
-    """Later interactions do not affect the filters."""
-    split = GlobalTime(valid_from=2, test_from=4, test_until=6)
-    dataset = split_log(split, tmp_path, min_item_interactions=2)
-    assert dataset.timestamps.tolist() == [1, 4, 1, 5]
-    assert dataset.item_table["item_id"].to_list() == [1, 3]
-
-
 @given(
     ascending_times,
     st.lists(st.integers(1, 9), min_size=2, max_size=2, unique=True).map(sorted),

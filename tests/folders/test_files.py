@@ -10,7 +10,6 @@ import pytest
 
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file, new_folder, recover
-from recsys.folders.digests import file_sha256
 
 
 def fill(path: Path, text: str) -> None:
@@ -25,12 +24,6 @@ def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
         fill(path, text)
         assert [file.name for file in path.parent.iterdir()] == ["out"]
         assert (path / "a.txt").read_text() == text
-
-
-def test_permissions_are_those_of_any_new_folder(tmp_path: Path) -> None:
-    fill(tmp_path / "out", "x")
-    (tmp_path / "plain").mkdir()
-    assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_a_failed_block_leaves_the_old_folder(tmp_path: Path) -> None:
@@ -130,9 +123,3 @@ def test_all_is_synced_before_it_takes_its_place(
         *("sync a.txt", "sync new", "out -> old", f"sync {work}", "new -> out"),
         *(f"sync {tmp_path.name}", f"sync {work}", "delete a.txt"),
     ]
-
-
-def test_checksum(tmp_path: Path) -> None:
-    (tmp_path / "abc").write_bytes(b"abc")  # the example of FIPS 180-2, appendix B.1
-    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert file_sha256(tmp_path / "abc") == expected
