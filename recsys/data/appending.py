@@ -97,16 +97,14 @@ def append(
         filter_log(log, config)
         known_first(log, old.user_ids, old.vocabulary.ids)
         people = _of_persons(old.user_table, config)
-        given = [
-            read_features(items, config, "the item table"),
-            read_features(users, config, "the user table"),
-        ]
+        item_rows = read_features(items, config, "the item table")
+        user_rows = read_features(users, config, "the user table")
         contents = build(
             log,
             config,
             folder / "arrays",
-            grown_features(old.item_table, given[0], new.columns.item_id, str(path)),
-            grown_features(people, given[1], new.columns.user_id, str(path)),
+            grown_features(old.item_table, item_rows, new.columns.item_id, str(path)),
+            grown_features(people, user_rows, new.columns.user_id, str(path)),
             old.num_items,
         )
         entry = AppendedLog(

@@ -212,12 +212,12 @@ def as_stored(values: pl.Series, dtype: pl.DataType, name: str, place: str) -> p
     """Return `converted` values of a column, by its name in messages, of the dataset at a place."""
     stored = converted(values, dtype)
     if stored is None:
-        given, known = (
+        new, stored_as = (
             "integers" if kind.is_integer() else "text" if kind == pl.String else str(kind)
             for kind in (values.dtype, dtype)
         )
         raise InputError(
-            f"{name}: is {given}, and {known} in {place}: give it the same type, or prepare the "
+            f"{name}: is {new}, and {stored_as} in {place}: give it the same type, or prepare the "
             "whole log anew"
         )
     return stored
@@ -239,53 +239,53 @@ def converted(values: pl.Series, dtype: pl.DataType) -> pl.Series | None:
     if values.dtype == dtype or values.null_count() == len(values):
         return values.cast(dtype)
     text = with_nulls(values)
-    given = text
+    read = text
     if dtype == pl.String:
-        given = plain_ids(values)
+        read = plain_ids(values)
     elif text.dtype == pl.String and dtype.is_temporal():
-        given = dates_in(text)
+        read = dates_in(text)
     elif text.dtype == pl.String and not dtype.is_nested():
-        given = text if text.str.contains(_CODE).any() else numbers_in(text.replace(BOOLEANS))
-    kinds = {(kind.is_nested(), kind.is_temporal()) for kind in (given.dtype, dtype)}
-    if given.null_count() > text.null_count() or (dtype != pl.String and len(kinds) > 1):
+        read = text if text.str.contains(_CODE).any() else numbers_in(text.replace(BOOLEANS))
+    kinds = {(kind.is_nested(), kind.is_temporal()) for kind in (read.dtype, dtype)}
+    if read.null_count() > text.null_count() or (dtype != pl.String and len(kinds) > 1):
         return None
     try:
-        stored = given.cast(dtype)
+        stored = read.cast(dtype)
         exact = dtype.is_integer() or dtype.is_temporal() or dtype == pl.Boolean
-        return None if exact and (stored.cast(given.dtype) != given).any() else stored
+        return None if exact and (stored.cast(read.dtype) != read).any() else stored
     except pl.exceptions.PolarsError:
         return None
 
 
 def grown_features(
-    known: pl.DataFrame, given: pl.DataFrame | None, column: str, place: str
+    known: pl.DataFrame, added: pl.DataFrame | None, column: str, place: str
 ) -> pl.DataFrame | None:
-    """Return the features of a dataset with those that an append brings; given rows win.
+    """Return the features of a dataset with those that an append adds; added rows win.
 
-    Several known rows may have the same id, in the first column, and features. The given table must
+    Several known rows may have the same id, in the first column, and features. The added table must
     have the same columns and types; its ids may be called ``column``, as in the log.
     """
     key, *features = known.columns
     origin = f"the {key.removesuffix('_id')} table"
-    if given is not None:
-        given = with_ids_of_log(given, key, column, known[key].dtype, origin)
+    if added is not None:
+        added = with_ids_of_log(added, key, column, known[key].dtype, origin)
     if not features:
-        return given
+        return added
     old = known.unique(key, keep="first", maintain_order=True)
-    if given is None:
+    if added is None:
         return old
-    if {key, *features} != set(given.columns):
+    if {key, *features} != set(added.columns):
         raise InputError(
-            f"{origin}: has the columns {', '.join(given.columns)}, and {place} has "
+            f"{origin}: has the columns {', '.join(added.columns)}, and {place} has "
             f"{', '.join(known.columns)}: give all of these and no others, or prepare the whole "
             "log anew"
         )
     stored = {
-        name: as_stored(given[name], known[name].dtype, f"{origin}: column {name!r}", place)
+        name: as_stored(added[name], known[name].dtype, f"{origin}: column {name!r}", place)
         if known[name].null_count() < len(known)
-        else given[name]
+        else added[name]
         for name in features
     }
-    new = pl.DataFrame({key: given[key].cast(pl.String), **stored})
-    old = old.filter(~pl.col(key).cast(pl.String).is_in(new[key].implode()))
-    return pl.concat([old.cast(new.schema), new])
+    rows = pl.DataFrame({key: added[key].cast(pl.String), **stored})
+    old = old.filter(~pl.col(key).cast(pl.String).is_in(rows[key].implode()))
+    return pl.concat([old.cast(rows.schema), rows])
