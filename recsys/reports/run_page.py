@@ -180,7 +180,8 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
     if not trained:
         return []
     minutes = max(racer.points[-1].seconds for racer in trained) > 180
-    axes = new_axes(f"{'minutes' if minutes else 'seconds'} since the start", "NDCG@10")
+    unit = "minutes" if minutes else "seconds"
+    axes = new_axes(f"{unit} since the start", "NDCG@10 on validation")
     rows = []
     for racer, style in zip(trained, styles_by_merit(len(trained)), strict=True):
         times = [point.seconds / (60 if minutes else 1) for point in racer.points]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
 
-from recsys.data.histories import Histories
-from recsys.data.splits import NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values, summarise
-from recsys.evaluation.tables import NextListTable, RankTable, next_list_table
+from recsys.evaluation.tables import RankTable
 from recsys.reports.statistics import Method, holm, paired_difference, paired_test
 from tests.helpers.rank_tables import ranked
 
@@ -139,20 +136,7 @@ def test_other_protocols_are_refused(field: str, value: object) -> None:
         paired_test(ranked([1, 2]), ranked([1, 2], **{field: value}), "mrr")
 
 
-def lists(length: int, rows: int = 3) -> NextListTable:
-    targets = [[2, 2, 7, 9], [4], [5, 6]]
-    next_purchases = NextPurchases(
-        users=np.arange(3) * 3,
-        histories=Histories.from_lists([[1]] * 3),
-        targets=Histories.from_lists(targets),
-        dropped=8,
-    )
-    items = np.array([[4, 2, 7], [1, 2, 3], [5, 0, 0]], dtype=np.int32)[:, :length]
-    table = next_list_table(items, next_purchases, "test", 9, "allow")
-    return replace(table, frame=table.frame.head(rows))
-
-
-def other(table: RankTable | NextListTable, column: str, values: list[Any]) -> Any:
+def other(table: RankTable, column: str, values: list[int]) -> RankTable:
     series = pl.Series(column, values, dtype=table.frame[column].dtype)
     return replace(table, frame=table.frame.with_columns(series))
 
@@ -170,13 +154,6 @@ def other(table: RankTable | NextListTable, column: str, values: list[Any]) -> A
             ranked([1, 2, 3]),
             other(ranked([1, 2, 3]), "target", [1, 1, 9]),
             "differ in the target of row 2: 1 and 9",
-        ),
-        (lists(3), lists(2), "^next-list tables differ in length: 3 and 2; compare"),
-        (lists(3), lists(3, rows=2), "^next-list tables have 3 and 2 users$"),
-        (
-            lists(3),
-            other(lists(3), "targets", [[2, 2, 7, 9], [4], [6, 5]]),
-            r"the targets of row 2: \[5, 6\] and \[6, 5\]$",
         ),
     ],
 )
