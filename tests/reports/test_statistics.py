@@ -129,7 +129,7 @@ def test_one_test_in_twenty_is_a_false_alarm_and_nineteen_intervals_hold_the_tru
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("part", "valid"), ("num_items", 99), ("seen", "allow"), ("ties", "item_id"), ("dropped", 1)],
+    [("part", "valid"), ("num_items", 99), ("seen", "allow"), ("dropped", 1)],
 )
 def test_other_protocols_are_refused(field: str, value: object) -> None:
     with pytest.raises(InputError, match=f"differ in {field}: .* and {value!r}"):
