@@ -29,8 +29,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recsys.errors import InputError
-from recsys.extras import install_hint
+from recsys.errors import InputError, install_hint
 from recsys.machine import set_up_threads
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Exceptions that cross the layers, signals that wait for the end of a block, and their words."""
+"""Exceptions that cross the layers and their words, signals that wait, extras that are missing."""
 
 import os
 import signal
@@ -142,3 +142,42 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+# --- Optional dependencies: scoring needs none of them, training and comparing do ----------------
+
+DISTRIBUTION = "recsys-target-attention"
+"""The name of the distribution, which is on no package index; the import name is recsys."""
+
+EXTRA_OF = {
+    "faiss": "ann",
+    "fastapi": "serve",
+    "httptools": "serve",
+    "jinja2": "train",
+    "matplotlib": "train",
+    "mlflow": "train",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "optuna": "tune",
+    "pandas": "train",
+    "prometheus_client": "serve",
+    "pyspark": "spark",
+    "pytorch_lightning": "train",
+    "sklearn": "train",
+    "uvicorn": "serve",
+}
+"""The extra that installs each optional module."""
+
+
+def install_hint(error: ModuleNotFoundError) -> str | None:
+    """Return how to install the module that an import lacked; None if it is in no extra.
+
+    >>> install_hint(ModuleNotFoundError("No module named 'faiss'", name="faiss"))
+    "needs faiss, of the extra ann: pip install '.[ann]' where recsys was cloned"
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF:
+        return None
+    extra = EXTRA_OF[module]
+    return f"needs {module}, of the extra {extra}: pip install '.[{extra}]' where recsys was cloned"

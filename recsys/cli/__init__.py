@@ -10,8 +10,7 @@ import sys
 # Importing a module registers its commands.
 from recsys.cli import answers, compare, deploy, start, train  # noqa: F401
 from recsys.cli.options import PANELS, app
-from recsys.errors import InputError, NotFirstProcess, Terminated, terminate
-from recsys.extras import install_hint
+from recsys.errors import InputError, NotFirstProcess, Terminated, install_hint, terminate
 from recsys.progress import log_handler
 
 __all__ = ["app", "main"]

@@ -11,8 +11,7 @@ from typing import ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from recsys.errors import InputError
-from recsys.extras import DISTRIBUTION
+from recsys.errors import DISTRIBUTION, InputError
 from recsys.folders.atomic import recover
 from recsys.folders.digests import file_sha256, tree_sha256
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.data.histories import PAD, Histories
-from recsys.errors import InputError
-from recsys.extras import install_hint
+from recsys.errors import InputError, install_hint
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import NotANumberError, no_items, top_k
 from recsys.inference.scorer import Scorer, Seen, TopItems

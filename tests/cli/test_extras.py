@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.extras import DISTRIBUTION, EXTRA_OF
+from recsys.errors import DISTRIBUTION, EXTRA_OF
 from recsys.inference.item_index import ItemIndex
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import BundleIndex, query_encoder
