@@ -98,7 +98,7 @@ def weights(state: TrainingState | None, name: str = "current_model_state") -> d
     return {key: weight.clone() for key, weight in state.checkpoint[name].items()}
 
 
-def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+def same(first: Any, second: Any) -> bool:
     return all(torch.equal(weight, second[name]) for name, weight in first.items())
 
 
@@ -141,7 +141,7 @@ def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
     assert best is not None
     assert fitted.curve.best == trained.quality
     assert fitted.trained_on == ("train",)
-    assert same(dict(fitted.model.state_dict()), dict(fitted.curve.best_weights))
+    assert same(fitted.model.state_dict(), fitted.curve.best_weights)
     average = weights(best, "state_dict")["model.items.weight"]
     assert torch.equal(average, fitted.curve.best_weights["items.weight"])
     assert not torch.equal(average, weights(best)["model.items.weight"])
@@ -158,7 +158,7 @@ def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
     assert torch.equal(starts[0], weights(best)["model.items.weight"])
     assert refitted.trained_on == ("train", "valid")
     assert refitted.curve.best == trained.quality
-    assert not same(dict(refitted.model.state_dict()), dict(fitted.model.state_dict()))
+    assert not same(refitted.model.state_dict(), fitted.model.state_dict())
     training = trained.chosen_experiment(refitted).training
     assert (training.max_epochs, training.decay_fraction) == (trained.best_epoch, 0)
     assert training.average_weights
@@ -340,28 +340,25 @@ def test_a_partner_is_the_best_of_another_kind_after_as_many_epochs(
 
 
 @pytest.mark.parametrize(
-    ("left", "epochs", "expected"),
-    [(100, 2, 2), (3, 2, 2), (0.5, 2, 1), (0.5, 3, 2)],  # the last has enough epochs
+    ("left", "epochs", "joins"), [(3, 2, True), (0.5, 2, False), (0.5, 3, True)]
 )
-def test_another_kind_trains_if_time_is_left(
+def test_another_kind_trains_if_it_has_a_quarter_of_the_epochs_in_time(
     start: Callable[..., list[Racer]],
     monkeypatch: pytest.MonkeyPatch,
     left: float,
     epochs: int,
-    expected: int,
+    joins: bool,
 ) -> None:
-    racers = {racer.name: racer for racer in start("best", averages=True)}
-    winner, other = racers["dot-product"], racers["hstu"]
-    context = winner.context
+    winner, other = start(averages=True)
     of(winner, *[0.1] * 12)
-    of(other, *[0.1 * n for n in range(1, epochs + 1)])
-    monkeypatch.setattr(Context, "moment", lambda *_: context.clock.spent + left)
+    of(other, *[0.1] * epochs)
+    clock = winner.context.clock
+    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left)
     monkeypatch.setattr(Racer, "train", lambda racer, _: None)
-    monkeypatch.setattr(race, "_MOST_MEMBERS", 2)
-    monkeypatch.setattr(Racer, "seconds_of_refit", math.inf)
-    assert race.train_on(context, [winner, other]) == [winner, other][:expected]
-    context.averages = False
-    assert race.train_on(context, [winner, other]) == [winner]
+    monkeypatch.setattr(Racer, "seconds_of_refit", math.inf)  # no time for other seeds
+    assert race.train_on(winner.context, [winner, other]) == [winner, other][: 1 + joins]
+    winner.context.averages = False
+    assert race.train_on(winner.context, [winner, other]) == [winner]
 
 
 def test_the_winner_trains_again_with_other_seeds_while_time_is_left(
@@ -419,10 +416,7 @@ def test_the_settings_of_a_mean_have_the_trainings_of_all(
     chosen = []
     for number, racer in enumerate(start(), 1):
         advance(racer, number)
-        experiment = racer.chosen_experiment(racer.validated())
-        changes = {"exclude_seen": number == 1 or None}
-        training = experiment.training.model_copy(update=changes)
-        chosen.append(experiment.model_copy(update={"training": training}))
+        chosen.append(racer.chosen_experiment(racer.validated()))
     mean = race.averaged_experiment(chosen)
     assert isinstance(mean.model, AveragedConfig)
     for index, (member, alone) in enumerate(zip(mean.model.members, chosen, strict=True)):

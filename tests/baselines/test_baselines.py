@@ -196,9 +196,8 @@ def test_item_knn_by_hand() -> None:
     expected = np.array([[0.5 * b, a + 0.5 * c, b, 0], [a, 0, c, 0]])
     np.testing.assert_allclose(scores[:, 1:], expected, rtol=1e-6, atol=1e-7)
     nearest = ItemKNN.fit(train, 4, ItemKNNSettings(neighbours=1, decay=0.0))
-    expected = np.array([[0, a, 0, 0], [a, 0, 0, 0]])
-    answer = nearest.score(Histories.from_lists([[3, 1], [2]]))
-    np.testing.assert_allclose(answer[:, 1:], expected, rtol=1e-6, atol=1e-7)
+    scores = nearest.score(Histories.from_lists([[3, 1], [2]]))
+    np.testing.assert_allclose(scores[:, 1:], [[0, a, 0, 0], [a, 0, 0, 0]], rtol=1e-6, atol=1e-7)
 
 
 @given(logs, st.floats(0.5, 100))

@@ -132,9 +132,7 @@ def test_the_copy_of_a_state_is_not_changed_with_it() -> None:
 
 def test_item_embeddings_are_counted_before_they_are_made() -> None:
     config = parse_experiment({"model": {"embedding_dim": 65_536}}).model
-    message = (
-        r"^model: the embeddings of its 100,000,000 items, 2 times in all, need [0-9,.]+ GiB"
-    )
+    message = r"^model: the embeddings of its 100,000,000 items, 2 times in all, need [0-9,.]+ GiB"
     with pytest.raises(InputError, match=message):
         Catalogue(100_000_000).check_memory(config, 2)
     with pytest.raises(InputError, match="1 times in all"):
