@@ -144,7 +144,7 @@ def run_automatically(
     context.averages = plan.preset != "fast" and not facts.features  # no mean reads features
     context.phases, context.progress = phases or context.phases, progress
     context.announce = announce
-    finished, reason = _train(context, kinds)
+    finished, reason = train_models(context, kinds)
     context.say("testing")
     if finished is None:
         tell_outcomes(context)
@@ -167,45 +167,40 @@ def run_automatically(
     return FittedLog(dataset, state, choices, answer, runs, page, clock.spent)
 
 
-def _train(context: Context, kinds: list[Kind]) -> tuple[Finished | None, str]:
-    """Tune baselines, race and refit models; return the model, or why there is none."""
-    state, clock, phases = context.state, context.clock, context.phases
+def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, str]:
+    """Tune baselines, race, train on and refit; at Ctrl-C the best so far is the model.
+
+    Returns:
+        The model, or why there is none, but baselines.
+
+    Raises:
+        InputError: no model can be trained, and there is no baseline; or the disk is full.
+        KeyboardInterrupt: Ctrl-C, and there is no baseline either.
+    """
+    state, phases, racers = context.state, context.phases, list[Racer]()
     try:
         with phases.timed("baselines"):
             tune_baselines(context, kinds[0].experiment)
-        racers = [Racer.ready(kind, context) for kind in kinds]
-        state.add(*racers)
         with phases.timed("training"):
-            return train_models(context, racers), "no model was validated before Ctrl-C"
+            racers += [Racer.ready(kind, context) for kind in kinds]
+            state.add(*racers)
+            return finish(context, train_on(context, race(context, racers))), ""
     except KeyboardInterrupt:
-        if not state.baselines:
-            raise
-        clock.stopped = True
-        reason = "Ctrl-C came before a model was trained"
+        context.clock.stopped = True
     except CheckpointError:  # the disk is full: another answer could not be written either
         raise
     except InputError as error:
         if not state.baselines:
             raise
-        reason = "no model could be trained"
-        logger.warning("%s: %s", reason, error)
-    return None, reason
-
-
-def train_models(context: Context, racers: list[Racer]) -> Finished | None:
-    """Race, train on and refit; at Ctrl-C the best so far is the model, None before a validation.
-
-    Without baselines that is a KeyboardInterrupt.
-    """
-    try:
-        return finish(context, train_on(context, race(context, racers)))
-    except KeyboardInterrupt:
-        context.clock.stopped = True
+        logger.warning("no model could be trained: %s", error)
+        return None, "no model could be trained"
     logger.warning("Ctrl-C: the best so far is tested; Ctrl-C again ends the run")
     trained = sorted((racer for racer in racers if racer.points), key=lambda racer: -racer.quality)
-    if not trained and not context.state.baselines:
+    if trained:
+        return finish(context, trained), ""
+    if not state.baselines:
         raise KeyboardInterrupt
-    return finish(context, trained) if trained else None
+    return None, "Ctrl-C came before a model was validated"
 
 
 # --- The log -------------------------------------------------------------------------------------

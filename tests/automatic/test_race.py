@@ -266,19 +266,18 @@ def test_ctrl_c_ends_the_training_with_the_best_so_far(
     start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     racers = start(averages=True)
-    context, called, finish = racers[0].context, list[str](), race.finish
+    context, finish = racers[0].context, race.finish
 
-    def ctrl_c_at(name: str, result: Callable[[], Any]) -> Any:
-        called.append(name)
-        if name == step and called.count(name) == 1:
-            raise KeyboardInterrupt
-        return result()
+    def ctrl_c_once(*words: Any) -> Any:
+        monkeypatch.setattr(run, step, finish)
+        raise KeyboardInterrupt
 
+    monkeypatch.setattr(run, "tune_baselines", lambda *_: None)
     for name in ("race", "train_on"):
-        monkeypatch.setattr(run, name, lambda *_, name=name: ctrl_c_at(name, lambda: racers))
-    monkeypatch.setattr(run, "finish", lambda *words: ctrl_c_at("finish", lambda: finish(*words)))
+        monkeypatch.setattr(run, name, lambda _, racers: racers)
+    monkeypatch.setattr(run, step, ctrl_c_once)
     advance(racers[1], 1)
-    finished = run.train_models(context, racers)
+    finished, _ = run.train_models(context, [racer.kind for racer in racers])
     assert finished is not None
     assert finished.fitted.interrupted
     assert finished.fitted.trained_on == ("train",)
@@ -290,12 +289,13 @@ def test_ctrl_c_ends_the_training_with_the_best_so_far(
 def test_ctrl_c_before_a_validation_leaves_the_baselines_if_there_are_any(
     start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    racers = start()
+    racer = start()[0]
+    monkeypatch.setattr(run, "tune_baselines", lambda *_: None)
     monkeypatch.setattr("recsys.automatic.racer.train", raises(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        run.train_models(racers[0].context, racers)
-    racers[0].context.state.baselines = [PCTM]
-    assert run.train_models(racers[0].context, racers) is None
+        run.train_models(racer.context, [racer.kind])
+    racer.context.state.baselines = [PCTM]
+    assert run.train_models(racer.context, [racer.kind])[0] is None
 
 
 def test_baselines_are_tuned_within_their_time(start: Callable[..., list[Racer]]) -> None:
