@@ -277,6 +277,7 @@ def test_ctrl_c_ends_the_training_with_the_best_so_far(
         monkeypatch.setattr(run, name, lambda _, racers: racers)
     monkeypatch.setattr(run, step, ctrl_c_once)
     advance(racers[1], 1)
+    context.state = State.open(context.plan.out, {"seed": 0}, fresh=False)
     finished, _ = run.train_models(context, [racer.kind for racer in racers])
     assert finished is not None
     assert finished.fitted.interrupted
@@ -292,9 +293,10 @@ def test_ctrl_c_before_a_validation_leaves_the_baselines_if_there_are_any(
     racer = start()[0]
     monkeypatch.setattr(run, "tune_baselines", lambda *_: None)
     monkeypatch.setattr("recsys.automatic.racer.train", raises(KeyboardInterrupt()))
+    racer.context.state.racers = []
     with pytest.raises(KeyboardInterrupt):
         run.train_models(racer.context, [racer.kind])
-    racer.context.state.baselines = [PCTM]
+    racer.context.state.racers, racer.context.state.baselines = [], [PCTM]
     assert run.train_models(racer.context, [racer.kind])[0] is None
 
 
