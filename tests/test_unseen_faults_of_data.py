@@ -118,17 +118,6 @@ def test_the_test_of_pooled_runs_is_the_one_asked_for(runs: dict[str, Run]) -> N
     assert flipped != pytest.approx(expected, rel=1e-6)
 
 
-def test_only_seeds_of_one_model_are_pooled(runs: dict[str, Run]) -> None:
-    rows = recsys.compare(list(runs.values()), pooled=True).rows
-    assert [(row.name, row.seeds) for row in rows] == [
-        ("first", 2), ("faster", 1), ("counting", 1), ("counting, model alone", 1)
-    ]  # fmt: skip
-    pooled = (ndcg(runs["first"]) + ndcg(runs["second"])) / 2
-    of_each = [pooled, ndcg(runs["faster"]), ndcg(runs["counting"]), ndcg(runs["first"])]
-    found = [row.metrics["ndcg_at_10"] for row in rows]
-    assert found == pytest.approx([values.mean() for values in of_each])
-
-
 def test_an_item_bought_for_validation_is_a_repeat_in_the_test(runs: dict[str, Run]) -> None:
     ranks = pl.read_parquet(runs["first"].bundle.parent / "ranks_test.parquet")
     repeats = [items[-1] in items[:-1] for items in HISTORIES.values()]

@@ -227,14 +227,6 @@ def test_later_rows_tell_the_form(tmp_path: Path) -> None:
         prepare(log_of(["12/1/2010"] * 1500), out=tmp_path / "b")
 
 
-def test_seconds_may_have_fractions(tmp_path: Path) -> None:
-    times = ["31.12.2024 10:00:00", "31.12.2024 10:00:00.25", "31.12.2024 09:59:59"]
-    for order in (times, times[::-1], times[1:]):
-        data = prepare(log_of(order), out=tmp_path / "data")
-        assert data.config.time_format == "%d.%m.%Y %H:%M:%S"
-        assert data.timestamps.tolist()[-1] == seconds("2024-12-31T10:00:00")
-
-
 def test_a_date_of_another_form_is_refused_with_its_row(tmp_path: Path) -> None:
     """Nothing but the first rows decides the form, so that later ones are never read by another."""
     for later in ("12/31/2024", "31.12.24", "31.12.204"):  # no year 24

@@ -201,14 +201,6 @@ def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:
     assert lists.histories.items.tolist() == [1]
 
 
-def test_rules_find_a_column_that_is_called_plainly() -> None:
-    rule = {"tests": "who not like 'test%'"}
-    log = pl.DataFrame({"user_id": ["test1", "b"], "item_id": ["a", "b"], "timestamp": [1, 2]})
-    found = read(log, columns=RENAMED, where=rule)
-    assert found.user_ids.to_list() == ["b", "test1"]
-    assert found.histories.lengths.tolist() == [1, 0]
-
-
 def test_the_tenth_session_is_newer_than_the_ninth() -> None:
     log = pl.DataFrame(
         {

@@ -86,17 +86,6 @@ def test_the_condition_is_a_setting_of_the_dataset(tmp_path: Path) -> None:
     assert PreparedDataset.open(out).config.since == "2024-01-04T00:00:00+00:00"
 
 
-def test_a_header_is_no_content(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("user_id,item_id,timestamp\n1,2,3\n1,3,4\n1,4,5\n")
-    (tmp_path / "b.csv").write_text("1,2,3\n1,3,4\n1,4,5\n")
-    named = prepare(str(tmp_path / "a.csv"), out=tmp_path / "a")
-    other = prepare(
-        str(tmp_path / "b.csv"), out=tmp_path / "b", header=False, user="1", item="2", time="3"
-    )
-    assert other.fingerprint == named.fingerprint
-    assert other.config.header is False
-
-
 FRAME = pl.DataFrame(
     {"customer": [1, 1, 1, 2], "sku": ["a", "b", "c", "a"], "bought_at": [1, 2, 3, 4], "n": 1}
 )
@@ -177,17 +166,6 @@ def test_the_options_of_prepare(terminal: Terminal, tmp_path: Path) -> None:
     status, out, _ = terminal(*words)
     for part in ("no item: 1", "where: 1", "since: 2", "min_user_interactions: 1"):
         assert part in " ".join(out.split())
-
-
-def test_the_options_win_over_a_config(terminal: Terminal) -> None:
-    Path("log.csv").write_text(LOG.replace("NULL", "2"))
-    Path("mine.yaml").write_text(
-        "data: {source: log.csv, where: \"event = 'view'\", columns: {user_id: item_id}}"
-    )
-    words = ["--user", "user_id", "--item", "item_id", "--where", "event = 'purchase'", "--json"]
-    status, out, err = terminal("prepare", "mine.yaml", "--out", "out", *words)
-    assert status == 0, err
-    assert json.loads(out)[0]["interactions"] == 8
 
 
 def test_a_name_that_is_neither_file_nor_dataset(terminal: Terminal) -> None:

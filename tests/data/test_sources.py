@@ -99,12 +99,6 @@ def test_folder_by_config_or_environment(
 
 
 @pytest.mark.usefixtures("tiny")
-def test_columns_of_the_config_take_precedence(folder: Path) -> None:
-    config = DataConfig(mirror=str(folder), columns=Columns(timestamp="item_id", item_id="when"))
-    assert read("tiny", config).table()["item_id"].to_list() == [5, 4]
-
-
-@pytest.mark.usefixtures("tiny")
 def test_url_fills_the_cache(url: str, folder: Path, tmp_path: Path) -> None:
     cache = tmp_path / "deep" / "cache"
     assert items_of(DataConfig(mirror=url), cache) == [3, 2]
@@ -126,13 +120,6 @@ def test_wrong_checksum(
     for word in ["tiny.parquet", found, tiny.files["tiny.parquet"]]:
         assert word in str(caught.value)
     assert not cache.exists() or not list(cache.iterdir())
-
-
-@pytest.mark.usefixtures("tiny")
-def test_not_on_the_server(url: str, folder: Path, tmp_path: Path) -> None:
-    (folder / "tiny.parquet").unlink()
-    with pytest.raises(InputError, match=rf"{url}tiny\.parquet: cannot be fetched.*404"):
-        items_of(DataConfig(mirror=url), tmp_path)
 
 
 @pytest.mark.parametrize("setting", [None, "nowhere"])
