@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from recsys.baselines.popularity import Popularity
 from recsys.config import DataConfig, LeaveLastOut, SampledItems, parse_experiment
 from recsys.data.histories import Histories
-from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import (
@@ -213,3 +213,25 @@ def test_samples_of_many_batches_are_those_of_one(
             patch.setattr(scorer_module, "FEWEST_USERS", 17)
             parts = sample_candidates(config, dataset, "test", dataset.holdout("test"), seen)
         assert lists(parts.sets) == lists(whole.sets)
+
+
+def test_popularity_is_that_of_what_was_bought_before_the_targets(tmp_path: Path) -> None:
+    """An item that sells in the validation part alone is not popular yet: it is never drawn."""
+    rows = [(user, item, time) for user in range(40) for time, item in enumerate([1, 2, 3, 4, 1])]
+    late = [(user, 6 if user < 30 else 4, 3) for user in range(40)]  # the validation targets
+    log = pl.DataFrame(
+        [row for row in rows if row[2] != 3] + late,
+        schema=["user_id", "item_id", "timestamp"],
+        orient="row",
+    )
+    data = prepare(log, DataConfig(), tmp_path / "out")
+    (new,) = data.vocabulary.encode([6]).tolist()
+    config = SampledItems.model_validate({"num": 2, "by": "popularity"})
+
+    def sample(part: Part) -> list[list[int]]:
+        return lists(sample_candidates(config, data, part, data.holdout(part), "allow").sets)
+
+    assert [new in one for one in sample("valid")] == [
+        user < 30 for user in range(40)
+    ]  # as the target
+    assert any(new in one for one in sample("test"))

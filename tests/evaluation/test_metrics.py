@@ -13,11 +13,8 @@ import polars as pl
 import pytest
 import pytrec_eval
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from mlflow import MlflowClient
 from numpy.typing import NDArray
-from sklearn.metrics import f1_score, ndcg_score  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 import recsys
@@ -48,17 +45,6 @@ def test_interval_is_that_of_the_normal_approximation_for_many_users() -> None:
     interval = summarise(ranks, np.arange(len(ranks)), ["ndcg_at_10"])["ndcg_at_10"]
     assert interval.low == pytest.approx(values.mean() - half, abs=0.1 * half)
     assert interval.high == pytest.approx(values.mean() + half, abs=0.1 * half)
-
-
-def test_interval_of_correlated_targets_is_that_of_their_users() -> None:
-    # Five targets a user, all hits or all misses: 5,000 targets tell no more than 1,000 users.
-    hits = np.random.default_rng(4).integers(0, 2, 1_000)
-    ranks = np.where(hits, 1, 100)
-    alone = summarise(ranks, np.arange(1_000), ["recall_at_10"])["recall_at_10"]
-    users = np.repeat(np.arange(1_000), 5)
-    together = summarise(np.repeat(ranks, 5), users, ["recall_at_10"])["recall_at_10"]
-    assert together.mean == alone.mean
-    assert together.high - together.low == pytest.approx(alone.high - alone.low, rel=0.15)
 
 
 def test_bootstrap_in_chunks_is_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,23 +162,6 @@ def test_a_constant_scorer_is_at_chance_or_below() -> None:
 
 # --- Lists of next purchases ----------------------------------------------------------------------
 
-NUM_ITEMS = 9
-
-tokens = st.integers(1, NUM_ITEMS)
-targets_of_a_user = st.lists(tokens, min_size=1, max_size=12)
-
-
-@st.composite
-def lists_and_targets(draw: st.DrawFn) -> tuple[NDArray[np.int32], list[list[int]]]:
-    """Lists of n distinct items, some of which end early, for a few users."""
-    n = draw(st.integers(1, NUM_ITEMS))
-    targets = draw(st.lists(targets_of_a_user, min_size=1, max_size=5))
-    rows = []
-    for _ in targets:
-        listed = draw(st.lists(tokens, unique=True, max_size=n))
-        rows.append(listed + [PAD] * (n - len(listed)))
-    return np.array(rows, dtype=np.int32), targets
-
 
 def metrics_of(lists: NDArray[np.int32], targets: list[list[int]]) -> dict[str, list[float]]:
     """By their names without the n."""
@@ -216,22 +185,6 @@ def test_hand_computed() -> None:
     assert found["next_ordered_ndcg"] == pytest.approx(
         [(two + three) / ideal, 0, 1 / (1 + two), 1 / (1 + two)]
     )
-
-
-@given(lists_and_targets())
-def test_parity_with_scikit_learn(case: tuple[NDArray[np.int32], list[list[int]]]) -> None:
-    lists, targets = case
-    found = metrics_of(lists, targets)
-    n = lists.shape[1]
-    for user, (listed, bought) in enumerate(zip(lists.tolist(), targets, strict=True)):
-        # n more columns, relevant to nobody, take the places that are filled by nothing.
-        relevant, scores = np.zeros((2, NUM_ITEMS + n))
-        relevant[np.array(bought) - 1] = 1
-        for place, item in enumerate(listed):
-            scores[item - 1 if item else NUM_ITEMS + place] = n - place
-        assert found["next_ndcg"][user] == pytest.approx(ndcg_score([relevant], [scores], k=n))
-        in_list = (scores > 0)[:NUM_ITEMS]
-        assert found["next_f1"][user] == pytest.approx(f1_score(relevant[:NUM_ITEMS], in_list))
 
 
 # --- Names ----------------------------------------------------------------------------------------

@@ -20,8 +20,6 @@ from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
-Tally = Callable[[str, int, int], None]
-
 LISTS = ["hat boots socks", "boots hat jacket", "socks hat", "jacket boots hat"]
 LOG = pl.DataFrame(
     [
@@ -102,25 +100,21 @@ def outcome(call: Callable[[], object]) -> str | None:
 
 @pytest.mark.filterwarnings("ignore")  # numpy and pandas warn of some of these values
 @pytest.mark.parametrize("argument", CALLS)
-def test_odd_arguments(argument: str, recommender: Recommender, tally: Tally) -> None:
+def test_odd_arguments(argument: str, recommender: Recommender) -> None:
     for odd in ODD:
         outcome(lambda odd=odd: CALLS[argument](recommender, odd))  # type: ignore[misc]
-    tally("odd argument of the API", len(ODD), len(ODD))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["\ud800", "x" * 300, "a\0b", "a/" * 3000, "", "\x1b[2J"])
-def test_odd_paths(path: str, tally: Tally) -> None:
+def test_odd_paths(path: str) -> None:
     assert outcome(lambda: Recommender.load(path)) is not None
     assert outcome(lambda: prepare(path)) is not None
-    tally("odd path", 2, 2)
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**64)])
 @pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp", "odd"])
-def test_integers_of_more_than_64_bits(
-    column: str, number: int, tmp_path: Path, tally: Tally
-) -> None:
+def test_integers_of_more_than_64_bits(column: str, number: int, tmp_path: Path) -> None:
     """They are refused or are text; never another number, and never missing."""
     frame = LOG.with_columns(odd=1).to_pandas()
     frame[column] = pd.Series([number] * len(LOG), dtype=object)
@@ -135,4 +129,3 @@ def test_integers_of_more_than_64_bits(
             kept = {"user_id": dataset.user_ids, "item_id": dataset.vocabulary.ids, "odd": read}
             texts = {str(number)} | ({str(float(number))} if column == "odd" else set())
             assert set(kept[column].cast(pl.String)) <= texts
-    tally("integer of more than 64 bits", 2, 2)

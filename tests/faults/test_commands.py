@@ -6,7 +6,6 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from tests.faults.commands import finish, kill, start
 
-Tally = Callable[[str, int, int], None]
 CONFIG = {
     "name": "mine",
     "model": {"embedding_dim": 8, "feed_forward_dim": 8, "max_sequence_length": 10},
@@ -60,7 +58,7 @@ def write_home(home: Path) -> None:
 
 
 @pytest.mark.soak
-def test_kills_at_random_moments(home: Path, tally: Tally) -> None:
+def test_kills_at_random_moments(home: Path) -> None:
     chance = random.Random(0)  # noqa: S311 - no secret
     seconds = []
     for words in COMMANDS:
@@ -74,7 +72,6 @@ def test_kills_at_random_moments(home: Path, tally: Tally) -> None:
         time.sleep(chance.uniform(0, seconds[number]))
         kill(process)
         assert_whole(home)
-        tally("kill -9 of a command at random", 1, 1)
     for words in COMMANDS:
         code, printed = finish(home, words)
         assert code == 0, printed
@@ -82,7 +79,7 @@ def test_kills_at_random_moments(home: Path, tally: Tally) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_that_was_killed_while_it_was_made_is_made_again(home: Path, tally: Tally) -> None:
+def test_a_store_that_was_killed_while_it_was_made_is_made_again(home: Path) -> None:
     assert finish(home, COMMANDS[0])[0] == 0
 
     def half_made() -> bool:
@@ -97,11 +94,10 @@ def test_a_store_that_was_killed_while_it_was_made_is_made_again(home: Path, tal
     code, printed = finish(home, COMMANDS[1])
     assert code == 0, printed
     assert_whole(home)
-    tally("kill -9 while a store is made", 1, 1)
 
 
 @pytest.mark.slow
-def test_an_automatic_run_is_killed_in_its_race(home: Path, tally: Tally) -> None:
+def test_an_automatic_run_is_killed_in_its_race(home: Path) -> None:
     """Its state is then damaged, the log replaced, and a second run of its name refused."""
     state = home / "runs" / ".automatic.race" / "state.json"
 
@@ -120,7 +116,6 @@ def test_an_automatic_run_is_killed_in_its_race(home: Path, tally: Tally) -> Non
             make_shop(seed=1, num_customers=60).interactions.write_csv(home / "log.csv")
         elif state.exists():
             state.write_bytes(damage)
-        tally("automatic run killed in its race", 1, 1)
     with sole_use(home / "runs" / "automatic", "runs it"):
         code, printed = finish(home, AUTOMATIC)
     assert code == 2

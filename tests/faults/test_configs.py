@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 
 from recsys.config import Experiment, load_experiment, parse_experiment
 from recsys.errors import InputError
-
-Tally = Callable[[str, int, int], None]
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11)
@@ -44,7 +41,7 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
         ('"\\e[2J": 1', "?[2J: unknown key"),
     ],
 )
-def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path, tally: Tally) -> None:
+def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     started = time.monotonic()
@@ -55,7 +52,6 @@ def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path, ta
     assert message.isprintable()
     assert len(message) < 4_000
     assert time.monotonic() - started < 5
-    tally("odd config", 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +66,11 @@ def test_odd_documents_end_in_one_line(text: str, words: str, tmp_path: Path, ta
         "data.split={kind: backtest, folds: 1000000000000}",
     ],
 )
-def test_odd_overrides_end_in_one_line(override: str, tally: Tally) -> None:
+def test_odd_overrides_end_in_one_line(override: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_experiment({}, [override])
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1_000
-    tally("odd config", 1, 1)
 
 
 KEYS = st.sampled_from([*Experiment.model_fields, "kind", "head", "loss", "split", "x", "<<", "1"])
@@ -90,8 +85,7 @@ TREES = st.recursive(
 
 
 @given(tree=st.dictionaries(KEYS, TREES, max_size=4))
-def test_any_tree_is_an_experiment_or_an_input_error(tree: dict[str, object], tally: Tally) -> None:
-    tally("config at random", 1, 1)
+def test_any_tree_is_an_experiment_or_an_input_error(tree: dict[str, object]) -> None:
     try:
         assert isinstance(parse_experiment(tree), Experiment)
     except InputError as error:

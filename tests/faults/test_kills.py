@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,9 +54,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_kill_leaves_the_old_or_the_new(
-    kind: str, tmp_path: Path, tally: Callable[[str, int, int], None]
-) -> None:
+def test_a_kill_leaves_the_old_or_the_new(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, kind, str(tmp_path)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -65,4 +62,3 @@ def test_a_kill_leaves_the_old_or_the_new(
     assert len(found) >= 10
     assert set(found) == {"old", "new"}
     assert found == sorted(found, reverse=True)
-    tally("kill at each step of a writer", len(found), len(found))

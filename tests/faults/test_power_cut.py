@@ -30,7 +30,6 @@ from recsys.folders.atomic import new_file, new_folder, recover
 from recsys.serving.bundle import ModelBundle
 from recsys.training.checkpoints import CheckpointFile
 
-Tally = Callable[[str, int, int], None]
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 LOG = pl.DataFrame(
     [
@@ -121,7 +120,7 @@ def content(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_is_written_is_old_or_new(
-    kind: str, disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
+    kind: str, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, wanted = disk.folder / "out", []
     for text in ("old", "new"):
@@ -144,12 +143,9 @@ def test_what_is_written_is_old_or_new(
                 assert {path.name for path in folder.iterdir()} == {"out", "lost+found"}
     assert (seen[0], seen[-1]) == (0, 1)
     assert seen == sorted(seen), "new never turns to old"
-    tally("power cut at each step of a writer", len(seen), len(seen))
 
 
-def test_a_replaced_dataset_opens(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, tally: Tally
-) -> None:
+def test_a_replaced_dataset_opens(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     path = disk.folder / "deep" / "data"
     prepare(LOG, DataConfig(), path)
     with power_cut_around_each_step(disk, monkeypatch):
@@ -162,7 +158,6 @@ def test_a_replaced_dataset_opens(
             prepare(LOG, DataConfig(), opened.path)  # no damage that the next command refuses
     assert users[0] == 1
     assert users[-1] == 2
-    tally("power cut at each step of a writer", len(users), len(users))
 
 
 @pytest.mark.slow
@@ -199,7 +194,7 @@ def test_a_training_is_on_the_disk_before_its_checkpoint_is_deleted(
 
 
 @pytest.mark.soak
-def test_a_training_survives_power_cuts_at_random_moments(disk: Disk, tally: Tally) -> None:
+def test_a_training_survives_power_cuts_at_random_moments(disk: Disk) -> None:
     """Each snapshot is whole, and the same command ends the training there."""
     tree = {
         "name": "mine",
@@ -237,6 +232,5 @@ def test_a_training_survives_power_cuts_at_random_moments(disk: Disk, tally: Tal
             assert ended.returncode == 0, ended.stderr
             ModelBundle.open(folder / "runs" / "mine")
         snapshot.unlink()
-        tally("power cut of a training at random", 1, 1)
     process.kill()
     process.wait()

@@ -18,9 +18,7 @@ from mlflow import MlflowClient
 from recsys.config import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
-from recsys.errors import InputError
 from recsys.tracking.store import open_store
-from recsys.training import processes
 
 STEERING = "a\x1b[2J\x1b]0;owned\x07b\rc\nd"
 LOG = pl.DataFrame(
@@ -74,18 +72,6 @@ def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
         assert first in {row["item_id"] for row in rows}
         started = {row["item_id"][0] for row in rows} & set("=@-")
         assert not (option and started)
-
-
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    message = "2 processes were started on this machine, which has 1 GPU: start as many"
-    with pytest.raises(InputError, match=message):
-        processes.join()
-    assert processes.count() == 1
 
 
 @pytest.mark.slow

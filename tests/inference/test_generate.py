@@ -89,15 +89,6 @@ def test_candidates_and_repeats(generating: Recommender, strategy: Strategy | No
     assert repeated == ["socks"] * 3
 
 
-def test_one_by_one_equals_all_at_once(generating: Recommender) -> None:
-    histories = [["boots"], ["hat", "gloves", "boots", "hat"], ["jacket", "socks"], ["gloves"]]
-    for strategy in (None, Beam(2)):
-        together = lists(generating, histories, n=3, strategy=strategy)
-        assert together == [
-            lists(generating, [one], n=3, strategy=strategy)[0] for one in histories
-        ]
-
-
 def test_the_first_step_is_the_first_of_the_ranking(generating: Recommender) -> None:
     """As a scorer the model gives the probabilities of its first step."""
     histories = [["boots"], ["hat", "gloves"], ["jacket", "socks", "hat"]]

@@ -190,16 +190,3 @@ def test_no_feature_may_be_missing(untitled: Recommender, tiny_bundle: ModelBund
         untitled.with_new_items(NEW.clear())
     with pytest.raises(InputError, match="train it with model.item_features"):
         Recommender(tiny_bundle).with_new_items(NEW)
-
-
-def test_features_that_the_items_lack_are_refused(tiny_dataset: PreparedDataset) -> None:
-    with pytest.raises(InputError, match="category 'kind': no such column among name"):
-        Catalogue.of(make_experiment().model, tiny_dataset)
-
-
-def test_given_candidates_have_the_scores_of_the_catalogue(untitled: Recommender) -> None:
-    bundle = untitled.with_new_items(NEW).bundle
-    histories = untitled.read_histories([HISTORY, ["socks"]]).histories
-    candidates = np.array([[7, 2, 0], [6, 7, 5]], dtype=np.int32)
-    total = bundle.scorer.score(histories).gather(1, torch.from_numpy(candidates).long())
-    assert torch.allclose(bundle.scorer.score(histories, candidates), total, atol=1e-5)
