@@ -67,8 +67,8 @@ class Recommender:
     """Finds the items to recommend; all are scored if None."""
 
     def __getattribute__(self, name: str) -> Any:
-        """Refuse every call in a process that would wait for ever: see `refuse_fork`."""
-        if not name.startswith("__"):  # which unpickling asks for
+        """Refuse every call, but those of unpickling, in a fork: see `refuse_fork`."""
+        if not name.startswith("__"):
             refuse_fork()
         return super().__getattribute__(name)
 
@@ -78,11 +78,7 @@ class Recommender:
         path: str | os.PathLike[str],
         dataset: PreparedDataset | str | os.PathLike[str] | None = None,
     ) -> Recommender:
-        """Open a bundle, and a prepared dataset to look users up in.
-
-        Raises:
-            InputError: one of the folders cannot be opened.
-        """
+        """Open a bundle, and a prepared dataset to look users up in."""
         if isinstance(dataset, str | os.PathLike):
             dataset = PreparedDataset.open(dataset)
         return cls(ModelBundle.open(path), dataset)
@@ -111,12 +107,10 @@ class Recommender:
             users: ids of users, looked up in the dataset: their full history there, the test
                 target included. With lists too, each list is what a user did after that. If neither
                 is given, all users of the dataset.
-            times: the time of each item of lists, which are sorted by them; for models that read
-                times.
+            times: the times of the items of lists, which are sorted by them.
 
         Raises:
-            InputError: neither is given, and no dataset was loaded; the histories cannot be read; a
-                user is unknown.
+            InputError: the histories cannot be read; a user is unknown, or there is no dataset.
         """
         if histories is None and users is None and self.dataset is None:
             raise InputError("give either histories or users, or load a dataset")
