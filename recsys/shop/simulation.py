@@ -96,8 +96,7 @@ def shuffled(shop: Shop, seed: int = 0) -> Shop:
     """Return the shop with the items of all purchases permuted at random.
 
     Popularity, history lengths and timestamps remain; all relations between the items of a history
-    are destroyed. Rules and truth are those of the given shop. A model fitted to the shuffled shop
-    and judged on the original shop should recover nothing.
+    are destroyed. A model fitted to it and judged on the original shop should recover nothing.
     """
     items = shop.interactions["item_id"]
     permuted = items.gather(np.random.default_rng(seed).permutation(len(items)))
@@ -182,9 +181,8 @@ def _popularity(
 ) -> NDArray[np.float64]:
     """Draw the share of own choices of each product, before season and taste [I].
 
-    Half goes to the bestsellers: the causes. Causes of conjunctions come first, so that customers
-    who bought one of two causes but not the other are common. The other half goes to all other
-    products by a Zipf-Mandelbrot law.
+    Half goes to the causes, first those of conjunctions, so that customers who bought one of two
+    but not the other are common; the other half to all other products, by a Zipf-Mandelbrot law.
     """
     best = np.zeros(num_products)
     for group in causes:
@@ -252,9 +250,8 @@ def _with_effects(
 ) -> pl.DataFrame:
     """Add the purchases that follow a rule, at most one per customer and rule.
 
-    Before that, some customers who buy one cause of a conjunction also buy the others. So causes
-    occur together often enough for the rule to be learned, and separately often enough for single
-    causes to mislead.
+    Before that, some customers who buy one cause of a conjunction also buy the others: causes occur
+    together often enough for the rule to be learned, and separately so that single causes mislead.
     """
     first = {}
     items, users, turns = (own[name].to_numpy() for name in ("item", "user", "turn"))

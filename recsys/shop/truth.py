@@ -66,9 +66,8 @@ def chain_continuation(
     """Test how often a model continues the planted chains in order, on histories made for each.
 
     A chain is a rule with a single cause whose effect is the single cause of another rule: phone,
-    case, charger. Its probes are those of its first rule (see `rule_recovery`): they contain the
-    phone, but neither the case nor the charger. It is continued if the next n items, in order,
-    contain the case and, later, the charger.
+    case, charger. Its probes are those of its first rule (see `rule_recovery`), without case and
+    charger. It is continued if the next n items, in order, contain the case and, later, the charger.
 
     Returns:
         One row per chain: chain ("Phone, Phone case, Fast charger"), planted (the product of the
