@@ -295,9 +295,9 @@ def with_words(config: DataConfig | None, words: LogWords) -> DataConfig:
         known = ", ".join(LogWords.__annotations__)
         raise InputError(f"{min(unknown)}: no such setting of a log; they are {known}")
     config = config or DataConfig()
-    given = {word: value for word, value in words.items() if value is not None}
-    fields = {_FIELDS.get(word, word): given[word] for word in given if word not in _COLUMNS}
-    if columns := {_COLUMNS[word]: given[word] for word in given if word in _COLUMNS}:
+    changes = {word: value for word, value in words.items() if value is not None}
+    fields = {_FIELDS.get(word, word): changes[word] for word in changes if word not in _COLUMNS}
+    if columns := {_COLUMNS[word]: changes[word] for word in changes if word in _COLUMNS}:
         named = Columns() if config.columns is None else config.columns
         fields["columns"] = named.model_dump(exclude_unset=True) | columns
     return with_changes(config, fields, "data") if fields else config

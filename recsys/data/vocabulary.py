@@ -41,23 +41,23 @@ class Vocabulary:
 
         Integers and text are compared as text: 12 equals "12", but not "012".
         """
-        given = pl.Series(ids) if len(ids) else self.ids.head(0)
+        wanted = pl.Series(ids) if len(ids) else self.ids.head(0)
         known = self.ids
-        if len(given) <= _FEW:
-            return self._few(given)
-        if given.dtype.is_integer() and known.dtype.is_integer():
-            given = given.cast(known.dtype, strict=False)
-        elif given.dtype != known.dtype:
-            given, known = given.cast(pl.String), known.cast(pl.String)
+        if len(wanted) <= _FEW:
+            return self._few(wanted)
+        if wanted.dtype.is_integer() and known.dtype.is_integer():
+            wanted = wanted.cast(known.dtype, strict=False)
+        elif wanted.dtype != known.dtype:
+            wanted, known = wanted.cast(pl.String), known.cast(pl.String)
         tokens = pl.int_range(1, len(known) + 1, dtype=pl.Int32, eager=True)
-        found = given.replace_strict(known, tokens, default=PAD, return_dtype=pl.Int32)
-        return found.to_numpy().copy()
+        encoded = wanted.replace_strict(known, tokens, default=PAD, return_dtype=pl.Int32)
+        return encoded.to_numpy().copy()
 
-    def _few(self, given: pl.Series) -> Int32s:
+    def _few(self, wanted: pl.Series) -> Int32s:
         """Encode ids one by one: a join reads all that are known."""
-        own = given.cast(self.ids.dtype, strict=False)
-        if own.dtype.is_integer() and not given.dtype.is_integer():  # "012" is no id, nor "+12"
-            own = own.set(own.cast(pl.String) != given.cast(pl.String), None)
+        own = wanted.cast(self.ids.dtype, strict=False)
+        if own.dtype.is_integer() and not wanted.dtype.is_integer():  # "012" is no id, nor "+12"
+            own = own.set(own.cast(pl.String) != wanted.cast(pl.String), None)
         return np.array([self._tokens.get(item, PAD) for item in own.to_list()], dtype=np.int32)
 
     @cached_property

@@ -51,10 +51,10 @@ def rule_recovery(
         groups = _probes(rule, histories, neutral, num_probes, rng)
         lists = top_k([history for group in groups for history in group], k)
         hits = np.array([rule.effect in items[:k] for items in lists]).reshape(len(groups), -1)
-        given, *missing = hits.mean(axis=1)
+        with_causes, *missing = hits.mean(axis=1)
         without = max(missing)
-        recovered = given >= RECOVERED_RATE and given >= RECOVERED_LIFT * without
-        rows.append((rule.name, float(given), float(without), bool(recovered)))
+        recovered = with_causes >= RECOVERED_RATE and with_causes >= RECOVERED_LIFT * without
+        rows.append((rule.name, float(with_causes), float(without), bool(recovered)))
     return pl.DataFrame(
         rows, schema=["rule", "with_causes", "without_cause", "recovered"], orient="row"
     )
@@ -67,7 +67,7 @@ def chain_continuation(
 
     A chain is a rule with a single cause whose effect is the single cause of another rule: phone,
     case, charger. Its probes are those of its first rule (see `rule_recovery`), without case and
-    charger. It is continued if the next n items, in order, contain the case and, later, the charger.
+    charger. It is continued if the next n items contain the case and, later, the charger.
 
     Returns:
         One row per chain: chain ("Phone, Phone case, Fast charger"), planted (the product of the

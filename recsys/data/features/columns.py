@@ -162,13 +162,13 @@ class NumberColumn:
     @staticmethod
     def read(cells: FeatureCells) -> pl.Series:
         """Return float64; a cell that is neither a number nor missing is refused."""
-        given = cells.table.select(cells.single_values()).to_series()
-        written = given.cast(pl.String).str.strip_chars().replace(_WRITTEN_NUMBERS)
+        raw = cells.table.select(cells.single_values()).to_series()
+        written = raw.cast(pl.String).str.strip_chars().replace(_WRITTEN_NUMBERS)
         numbers = written.cast(pl.Float64, strict=False)
         wrong = written.is_not_null() & ~numbers.is_finite().fill_null(value=False)
         if wrong.any():
             row = int(wrong.arg_max() or 0)
-            raise cells.error(f"{cells.row(row)} has {given[row]!r}, which is not a number")
+            raise cells.error(f"{cells.row(row)} has {raw[row]!r}, which is not a number")
         return numbers
 
     @classmethod
