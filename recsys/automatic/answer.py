@@ -129,10 +129,7 @@ def answer_with_baseline(
 def evaluate_baselines(context: Context, answer: Answer, protocol: Experiment) -> list[str]:
     """Test the baselines beside the answer, the best first and the others while time is left.
 
-    Ctrl-C leaves out the rest.
-
-    Returns:
-        The ids of their MLflow runs.
+    Ctrl-C leaves out the rest. The ids of their MLflow runs are returned.
     """
     clock, test, parent = context.clock, context.held_out.test, answer.run.run_id
     others = [b for b in context.state.baselines if b.name != answer.baseline]

@@ -154,9 +154,6 @@ def measure(
     """Train a new model, of a cost, for a few steps; rank validation targets by it and by counts.
 
     The speed of one that cannot be trained is 0; the race says why.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C.
     """
     histories, sample = dataset.histories("valid"), valid.sample(_COUNTED, 0)
     popularity, seconds = Popularity.fit(histories, dataset.num_items), list[float]()

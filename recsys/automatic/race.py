@@ -58,9 +58,6 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
     """Tune the baselines within their time, the most promising first; known ones are not repeated.
 
     When their time is over, the settings of the last one that were not tried yet are left out.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, which keeps those that were tuned.
     """
     state, clock, dataset = context.state, context.clock, context.dataset
     names = sorted(baselines_of(protocol, dataset), key=lambda name: name not in _FIRST)
@@ -88,8 +85,7 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
 def race(context: Context, racers: list[Racer]) -> list[Racer]:
     """Train racers in rungs of equal time, drop the worse half after each; return the best first.
 
-    Raises:
-        InputError: none can be trained.
+    If none can be trained, its `InputError` says why.
     """
     clock, until = context.clock, context.moment(_RACE)
     if not any(racer.points or racer.rung is not None for racer in racers):
@@ -225,11 +221,7 @@ def choose_members(context: Context, racers: Sequence[Racer]) -> tuple[list[Race
 def mean_of_members(
     context: Context, members: Sequence[Racer], fitted: Sequence[Fitted]
 ) -> tuple[Experiment, Fitted]:
-    """Return the mean of some trained members, validated, with the settings that repeat it.
-
-    Raises:
-        InputError: it does not fit into the memory.
-    """
+    """Return the mean of some trained members, validated, with the settings that repeat it."""
     experiment = averaged_experiment(
         [member.chosen_experiment(alone) for member, alone in zip(members, fitted, strict=True)]
     )

@@ -203,9 +203,7 @@ class Racer(Entry):
     def train(self, until: float) -> None:
         """Train on until a moment, to one validation at least, unless it gains nothing or fails.
 
-        Raises:
-            KeyboardInterrupt: Ctrl-C; the best epoch so far is kept.
-            CheckpointError: the disk is full.
+        Ctrl-C is a KeyboardInterrupt, a full disk a `CheckpointError`; the best epoch is kept.
         """
         if self.is_over(until):
             return

@@ -66,14 +66,10 @@ class CountEnsemble:
     def with_new_items(
         self, histories: Histories, newest: Histories, num_items: int
     ) -> CountEnsemble:
-        """Return the ensemble for a larger catalogue, whose new items are counted.
+        """Return the ensemble for a larger catalogue, whose first items are the known ones.
 
-        Pairs of known items keep their counts, and so their scores.
-
-        Args:
-            histories: where pairs with a new item are counted.
-            newest: the newest share of the interactions, where new items are counted.
-            num_items: the size of the larger catalogue; its first items are the known ones.
+        Pairs with a new item are counted in the histories, new items in the newest of them. Pairs
+        of known items keep their counts, and so their scores.
         """
         known = self.counts.num_items
         extended = self.extended_to(num_items).counts

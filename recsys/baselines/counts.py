@@ -149,16 +149,10 @@ def summed_votes(
     matrix: csr_array,
     candidates: NDArray[np.int32] | None = None,
 ) -> NDArray[np.float64]:
-    """Sum the weighted rows of a matrix over the items of each history.
+    """Sum the weighted rows of a matrix [I + 1, I + 1] over the N items of B histories.
 
     Few candidates are looked up one by one: 11,635 pairs of 11,000 users took 1.7 s in place of 4.0
     s. Where that would take longer, all items are scored.
-
-    Args:
-        read: the histories of B users, N items.
-        weights: the weight of each item [N].
-        matrix: what an item adds to the score of another, by item tokens [I + 1, I + 1].
-        candidates: item tokens [B, C].
 
     Returns:
         The sums of all items [B, I + 1], or of the candidates [B, C].

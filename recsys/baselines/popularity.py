@@ -67,12 +67,10 @@ def log_popularity(histories: Histories, num_items: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PersonalFrequency(Popularity):
-    """Scores an item by how often it occurs in the user's own history.
+    """Scores an item by how often it occurs in the user's own history, then by popularity.
 
     GP-TopFreq of "A next basket recommendation reality check" (Li et al., TOIS 2023), which few
-    trained models beat where purchases repeat. Popularity in the training histories orders equally
-    frequent items, and, below those, all items outside the history. Under ``seen="filter"`` only
-    the latter are ranked, which makes the ranking that of `Popularity`.
+    trained models beat where purchases repeat.
     """
 
     @property
@@ -93,8 +91,7 @@ class PersonalFrequency(Popularity):
 class RepeatLast(PersonalFrequency):
     """Ranks the user's own items by recency, then all other items by popularity.
 
-    The oldest item of a history scores 1, the next one 2 and so on, popularity at most 1/2. Under
-    ``seen="filter"`` only the other items are ranked, which makes the ranking that of `Popularity`.
+    The oldest item of a history scores 1, the next one 2 and so on, popularity at most 1/2.
     """
 
     def scores_of(

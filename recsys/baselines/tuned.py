@@ -95,10 +95,7 @@ class Baseline(Generic[S]):
         return max(trials, key=lambda trial: trial.ndcg_at_10)
 
     def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[S]:
-        """Return the settings to choose from: the published ones under the published protocol.
-
-        That is leave-last-out on the unfiltered log, with seen items not ranked.
-        """
+        """Return the settings to choose from: the published ones under the published protocol."""
         published, location = dataset.manifest.origin, {"source", "mirror", "columns"}
         settings = dataset.config.model_dump(exclude=location)
         usual = seen == "filter" and settings == DataConfig().model_dump(exclude=location)
