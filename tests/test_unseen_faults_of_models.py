@@ -1,4 +1,4 @@
-"""Refits, probabilities and exports, judged by hand where a small fault would go unnoticed."""
+"""Refits and probabilities, judged by hand where a small fault would go unnoticed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from tests.small_models import HISTORIES, ITEMS, LOG, WINDOW, command, train
 if TYPE_CHECKING:
     from recsys.experiments.results import Run
 
-MACHINE = {"kind": "factorisation_machine", "embedding_dim": 8, "max_sequence_length": WINDOW}
-"""A factorisation machine, whose sums over the history must not depend on the batch."""
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
@@ -33,12 +30,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
 def attention(data: PreparedDataset) -> Run:
     """Target attention, seen items allowed."""
     return train(data, "attention")
-
-
-@pytest.fixture(scope="module")
-def machine(data: PreparedDataset) -> Run:
-    """A factorisation machine, seen items filtered."""
-    return train(data, "machine", f"model={json.dumps(MACHINE)}", "evaluation.seen=filter")
 
 
 def scores_of(bundle: Path, histories: dict[str, list[str]] = HISTORIES) -> NDArray[np.float64]:
@@ -113,24 +104,3 @@ def test_probabilities_are_those_among_all_items(attention: Run) -> None:
     np.testing.assert_allclose(some.reshape(-1, 2), probabilities[:, 4:6], rtol=1e-4)
     allowed = model.recommend(HISTORIES, k=1, allow=ITEMS[4:5], probabilities=True)["probability"]
     np.testing.assert_allclose(allowed, probabilities[:, 4], rtol=1e-4)
-
-
-# --- ONNX ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def exported(attention: Run, data: PreparedDataset) -> Path:
-    folder = data.path.parent / "onnx"
-    command("export", attention.bundle, "--out", folder, "--data", data.path)
-    return folder
-
-
-@pytest.mark.slow
-def test_an_export_reads_the_newest_items_and_says_what_is_seen(
-    exported: Path, attention: Run
-) -> None:
-    """Most histories are longer than the model reads."""
-    manifest = json.loads((exported / "manifest.json").read_text())
-    expected = attention.test["ndcg_at_10"].mean
-    assert manifest["ndcg_at_10"]["float32"] == pytest.approx(expected, abs=1e-6)
-    assert manifest["seen"] == "allow"

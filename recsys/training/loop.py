@@ -116,15 +116,13 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         histories: the histories to train on.
         validation: the targets that choose the best epoch and stop training early. If None, train
             for all epochs.
-        epochs: the maximum number of passes over the histories; 0 only validates a trained model.
-        report: called after each epoch with its number and metrics. If it returns true, training
-            ends here, and may be resumed from the state that is saved last.
+        epochs: the maximum number of epochs; 0 only validates a trained model.
+        report: if it returns true, training ends, and may be resumed from the last saved state.
         progress: the progress display. If None, a new one is shown.
         start: the state of a training with the same arguments, whose precision is kept, and whose
             tensors are changed. If None, training starts from the beginning.
         save: called with the state from time to time and after each epoch, in the first process.
-        warm: the trained model to start from, whose validation counts as epoch 0. If None, the
-            weights are random.
+        warm: the trained model to start from, as epoch 0. If None, the weights are random.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation), or their
@@ -291,8 +289,7 @@ def _gpu_memory_suffices(batch_tokens: int) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise InputError(
             "training: it needs more memory than is free on the GPU: choose a smaller "
-            f"training.batch_tokens ({batch_tokens}) or a smaller model, or end other "
-            "programs that use the GPU"
+            f"training.batch_tokens ({batch_tokens}) or a smaller model"
         ) from error
 
 

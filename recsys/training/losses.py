@@ -26,15 +26,15 @@ NO_NEGATIVE = -1e30
 -inf is undefined."""
 
 SampledLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""A function from the logits of targets [...] and of their negatives [..., C], `NO_NEGATIVE` where
-one does not count, to the losses [...] and their gradient by the logits of the targets [...]. That
-by the logits of the negatives overwrites these."""
+"""From the logits of targets [...] and of their negatives [..., C], `NO_NEGATIVE` where one does
+not count, to the losses [...] and their gradient by the logits of the targets [...]. That by the
+logits of the negatives overwrites these."""
 
 LogitsFunction = Callable[[HistoryRepresentation, CandidateRepresentation], Tensor]
-"""A function from (history, candidates) to logits [b, L, C]."""
+"""From (history, candidates) to logits [b, L, C]."""
 LossFunction = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
-"""A function from logits [b, L, C], which it may overwrite, and their rows of the batch to the sum
-of the losses and its gradient [b, L, C]."""
+"""From logits [b, L, C], which it may overwrite, and their rows of the batch to the sum of the
+losses and its gradient [b, L, C]."""
 
 
 def chunked_sum(
@@ -107,7 +107,7 @@ def count_targets(targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SeenItems:
-    """The items that were seen before each target of B sequences, without a copy for each target.
+    """The items that were seen before each target of B sequences.
 
     >>> seen = SeenItems.up_to(torch.tensor([[5, 3, 4]]), 3)
     >>> seen.before(slice(None))

@@ -45,10 +45,9 @@ def join() -> None:
 
 
 def leave() -> None:
-    """Leave the process group, if there is one: all processes together, at the end of what they do.
+    """Leave the process group, if there is one: all together, at the end of what they do.
 
-    Each is alone then, and the first one. After an error none leaves: the others may wait for an
-    answer, and torchrun ends them all.
+    Each is alone then, and the first one. After an error none leaves: torchrun ends them all.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -98,11 +97,7 @@ def all_gather_rows(rows: Tensor) -> Tensor:
 
 def broadcast_from_rank0(value: bool) -> bool:
     """Return the value of the first process."""
-    if count() == 1:
-        return value
-    message = torch.tensor([value])
-    dist.broadcast(message, src=0)
-    return bool(message)
+    return bool(all_reduce_sum(torch.tensor(int(is_first() and value))))
 
 
 @contextmanager

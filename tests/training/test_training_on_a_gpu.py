@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +12,10 @@ from recsys.config import Experiment, TrackingConfig, parse_experiment
 from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
-from recsys.serving.bundle import ModelBundle
 from recsys.training.module import TrainingModule
 from tests.conftest import chains
 from tests.helpers.killed import Killed
 
-ITEMS = 40
-ROOT = Path(__file__).parents[2]
 DOT, ATTENTION = {"kind": "dot_product"}, {"kind": "target_attention", "head_dim": 16}
 MODELS: dict[str, dict[str, Any]] = {
     "dot product": {"head": DOT},
@@ -33,9 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "sequence to sequence": {"kind": "sequence_to_sequence", "max_generated": 4},
 }
 SAMPLED: dict[str, Any] = {"kind": "sampled_softmax", "num_negatives": 20}
-IS_AVAILABLE, VISIBLE = torch.cuda.is_available, os.environ.get("CUDA_VISIBLE_DEVICES")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-needs_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs")
 
 
 @pytest.fixture(scope="module")
@@ -111,21 +103,3 @@ def test_a_killed_training_resumes_on_a_gpu(
     resumed, steps = steps, 40
     fit(experiment, dataset, tmp_path / "whole")
     assert resumed == steps - 40 + 1  # the killed step is the only one that is made twice
-
-
-@pytest.mark.gpu
-@needs_gpus
-@pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
-def test_two_gpus_train_together(loss: str, dataset: PreparedDataset, tmp_path: Path) -> None:
-    experiment = experiment_of({"head": ATTENTION}, tmp_path, loss={"kind": loss})
-    (tmp_path / "chains.yaml").write_text(experiment.model_dump_json())
-    words = ["train", "chains.yaml", "--data", str(dataset.path)]
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "recsys"]
-    subprocess.run(
-        [sys.executable, "-m", *command, *words],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"},
-        check=True,
-        timeout=300,
-    )
-    assert ModelBundle.open(tmp_path / "runs" / "chains").num_items == ITEMS
