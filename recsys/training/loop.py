@@ -327,7 +327,8 @@ def _signals_end_it(trainer: pl.Trainer, curve: Curve, *, usable: bool) -> Itera
         if trainer.state.status != TrainerStatus.INTERRUPTED:
             raise
         curve.interrupted = True
-        if processes.count() > 1 or not usable or curve.best_epoch is None:
+        usable = usable and bool(curve.epochs) and processes.count() == 1
+        if not usable or curve.best_epoch is None:
             raise KeyboardInterrupt from None
         logger.warning("stopped by Ctrl-C; the best epoch so far: %d", curve.best_epoch)
     finally:
