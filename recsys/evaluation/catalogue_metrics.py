@@ -31,13 +31,7 @@ def catalogue_metrics(
       in the histories of the same users; 1 is as popular as the items they bought;
     - ``diversity_at_K``: see `diversity`; for k > 1, if the item table has categories.
 
-    Metrics without a value are left out.
-
-    Args:
-        table: the best items after each history.
-        dataset: the dataset of the holdout.
-        histories: those of the lists.
-        cutoffs: the values of k.
+    Metrics without a value are left out. The histories are those of the lists.
     """
     bought = dataset.histories(table.protocol.part).items
     popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
@@ -109,9 +103,7 @@ def diversity(lists: NDArray[np.int32], features: NDArray[np.int64]) -> NDArray[
     (intra-list diversity; Ziegler et al., WWW 2005, with the Hamming distance). An unknown value
     differs from every other.
 
-    Args:
-        lists: item tokens [N, k]; PAD marks an empty position.
-        features: see `item_features`.
+    Lists are item tokens [N, k], PAD an empty position; features are those of `item_features`.
 
     >>> diversity(np.array([[1, 2, 3]]), features=np.array([[-1], [5], [5], [6]]))
     array([0.66666667])

@@ -108,16 +108,9 @@ def evaluate_held_out(
 ) -> HeldOut:
     """Rank the targets and list the best items, scoring each history once.
 
-    Args:
-        scorer: the model or baseline.
-        dataset: the dataset of the holdout.
-        holdout: the targets of the part.
-        part: the part of the split.
-        config: the protocol; its cut-offs decide how long the lists are.
-        candidates: the items that targets are ranked among. If None, the full catalogue, which the
-            best items are always taken from.
-        added: adds to the scores of the scorer: the result is of the sum, and has the ranks without
-            it as well.
+    The best items are always of the full catalogue, and the cut-offs of the protocol decide how
+    many are listed. ``added`` adds to the scores: the result is of the sum, and has the ranks
+    without it as well.
     """
     num_items, histories, seen = scorer.num_items, holdout.histories, config.seen
     length = min(max(config.cutoffs, default=1), _LONGEST, num_items)
@@ -175,18 +168,11 @@ def evaluate_lists(
     seen: Seen,
     request_time: RequestTime = "unknown",
 ) -> dict[str, NextListTable]:
-    """Make a list for every user with targets in a part of the split, and tabulate both.
+    """Make a list for every user with targets in a part of the split, and tabulate both by name.
 
-    Args:
-        sources: by name, generators, which generate lists purchase by purchase; or scorers, whose
-            lists are their best items.
-        dataset: its split determines the length of the lists.
-        part: the part of the split.
-        seen: whether items of the user's history are excluded from the lists.
-        request_time: if known, the sources read the time of the first purchase of the part.
-
-    Returns:
-        The tables by name; none where the split holds out one target per user.
+    Generators make lists purchase by purchase; the lists of scorers are their best items. If
+    request times are known, both read that of the first purchase of the part. There are no tables
+    where the split holds out one target per user.
 
     Raises:
         InputError: a generator cannot generate lists of that length.

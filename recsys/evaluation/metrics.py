@@ -182,11 +182,7 @@ def bootstrap_means(
     Resampling only changes how many fall into each group, and those numbers are multinomial: with
     groups, 35,000 users cost as much as their distinct ranks.
 
-    Args:
-        values: M metrics in each of G groups [M, G].
-        counts: the observations in each group [G], n in total.
-        generator: the source of the resamples.
-        resamples: their number.
+    Values are M metrics in each of G groups [M, G], counts the observations in each group [G].
 
     Raises:
         ValueError: there are no observations.
@@ -236,12 +232,8 @@ def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str,
     - ``next_ordered_recall_at_n``: positions that hold their purchase / positions that could;
     - ``next_ordered_ndcg_at_n``: the same positions, each weighted by 1 / log2(1 + position).
 
-    Args:
-        lists: item tokens, best or first purchase first [Q, n]; PAD marks an empty position.
-        targets: the purchases of Q users, oldest first, at least one item each.
-
-    Raises:
-        ValueError: the numbers of lists and users differ, or a user has no targets.
+    Lists are item tokens [Q, n], PAD an empty position; targets are the purchases of Q users,
+    oldest first, at least one each (else a ValueError).
 
     >>> bought = Histories.from_lists([[7, 5, 9]])
     >>> metrics = next_list_metrics(np.array([[5, 3, 9]]), bought)

@@ -49,8 +49,6 @@ def retrieval_metrics(
 ) -> list[RetrievalMetrics]:
     """Return the metrics of two stages for each N of ``sizes``, ascending; then those of one stage.
 
-    An N as large as the catalogue would be the same as one stage, and is skipped.
-
     Raises:
         InputError: an N is below 1.
     """

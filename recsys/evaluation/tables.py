@@ -211,11 +211,8 @@ def pool_folds(tables: Sequence[RankTable], user_ids: Sequence[pl.Series]) -> Ra
     """Put the targets of several folds of one log into one table, so that a user counts once.
 
     Users are renumbered in the order of their ids; target tokens remain those of their own
-    datasets. The protocol has the largest catalogue and all dropped targets.
-
-    Args:
-        tables: the tables of one model under one protocol, one per fold.
-        user_ids: the ids of the users of each fold's dataset, in the order of its rows.
+    datasets. The protocol has the largest catalogue and all dropped targets. ``user_ids`` are those
+    of each fold's dataset, in the order of its rows.
     """
     frames, ids = [], []
     for fold, (table, of_fold) in enumerate(zip(tables, user_ids, strict=True), 1):

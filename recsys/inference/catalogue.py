@@ -88,11 +88,7 @@ class Catalogue:
 
         Where there are features, an item without interactions is represented by them only. Its own
         row of the embeddings would be trained as a negative and never as a target: it would learn
-        that nobody wants the item.
-
-        Args:
-            config: the configuration of the model.
-            interactions: the interactions of each item in training, by item token, PAD included.
+        that nobody wants the item. Interactions in training are by item token, PAD included.
 
         Raises:
             InputError: the model does not fit into the memory.
@@ -175,11 +171,8 @@ def grown_weights(
     neighbours: random rows would first have to be trained away; without any, the mean of all known
     rows and a little noise of torch's generator.
 
-    Args:
-        weights: of the earlier model, by name.
-        tokens: the token that each item had there [I + 1]; PAD for an item without a known row.
-        model: a new model of the I items, which is not changed.
-        histories: where neighbours are looked for, in its item tokens.
+    Tokens are those that the items had there [I + 1], PAD for an item without a known row. The
+    model is a new one of the I items, and not changed; the histories have its item tokens.
 
     Raises:
         InputError: a weight has another shape in the earlier model.

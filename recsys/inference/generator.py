@@ -37,14 +37,10 @@ class SequenceGenerator:
         candidates: NDArray[np.int32] | None = None,
         repeats: bool = False,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Generate the next purchases of each user: the most probable of the strategy's lists.
+        """Generate n next purchases of each user: the most probable of the strategy's lists.
 
-        Args:
-            histories: of B users, none of them empty.
-            length: n, the number of purchases to generate.
-            seen: with "filter", no item of the user's history is generated.
-            candidates: item tokens that may be generated; all if None.
-            repeats: whether an item may be generated more than once.
+        With "filter", no item of a user's history is generated; with candidates, no other token;
+        without ``repeats``, none twice.
 
         Returns:
             Item tokens [B, n] in the order of purchase, PAD where no item was left; and the

@@ -174,12 +174,7 @@ def no_items(users: int, k: int) -> TopItems:
 def best_of_blocks(scorer: Scorer, blocks: Iterable[Block], k: int, excluded: Excluded) -> TopItems:
     """Find the k best items of each of B users, best first; equal scores by ascending item token.
 
-    Args:
-        scorer: whose scores they are.
-        blocks: the catalogue, tokens ascending, at least one block. Scores of what is excluded are
-            overwritten.
-        k: the number of items.
-        excluded: on the device of the scores.
+    The blocks are the catalogue, tokens ascending; scores of what is excluded are overwritten.
 
     Raises:
         NotANumberError: a score is not a number.
