@@ -39,8 +39,7 @@ from recsys.inference.item_index import IndexedScorer, ItemIndex
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Seen
 from recsys.model.build import build_model
-from recsys.server.schemas import RecommendRequest
-from recsys.server.service import ServedModel, ServerSettings
+from recsys.server.service import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import BundleIndex, IndexManifest, make_index, query_encoder
 from recsys.serving.recommender import Recommender
@@ -321,21 +320,6 @@ def test_commands_make_measure_and_use_an_index(
     answers = run(*recommend), run(*recommend, "--index", index)
     exact, found = ({(row["user_id"], row["item_id"]) for row in json.loads(x)} for x in answers)
     assert len(found & exact) > 0.9 * len(exact) == 0.9 * 3 * USERS
-
-
-def test_a_server_answers_by_the_index(
-    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    bundle, index = bundle_of("target_attention"), tmp_path / "index"
-    made = make_index(bundle, dataset, index, k=20, wanted=0.9)
-    assert (made.facts["k"], made.facts["items"]) == (20, ITEMS)
-    settings = ServerSettings(bundle.path, index=index, retrieve=20)
-    served = ServedModel.load(settings)
-    query = served.read(RecommendRequest(history=[3, 5, 9], k=5, seen="filter"))
-    (found,) = served.answer([query])
-    model = Recommender.load(bundle.path).with_index(index)
-    expected = model.recommend([[3, 5, 9]], k=5, retrieve=20, seen="filter")
-    assert [item["item_id"] for item in found["items"]] == expected["item_id"].to_list()
 
 
 def test_a_new_model_waits_for_its_index(

@@ -166,10 +166,7 @@ def test_the_answers_are_those_of_the_cpu(
 def test_new_items_and_an_index_are_those_of_the_cpu(
     device: torch.device, tiny_log: pl.DataFrame, tmp_path: Path
 ) -> None:
-    kinds = {
-        "item_id": tiny_log["item_id"].unique().sort(),
-        "kind": ["warm", "cold"] * 2 + ["warm"],
-    }
+    kinds = {"item_id": tiny_log["item_id"].unique().sort(), "kind": ["warm", "cold"] * 3}
     dataset = prepare(tiny_log, out=tmp_path / "data", items=pl.DataFrame(kinds))
     tree = {"model": {**SIZES, **DOT, "item_features": ["kind"]}}
     experiment = parse_experiment(tree, [], "test")
