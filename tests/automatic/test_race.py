@@ -68,13 +68,17 @@ def start(
 
 @pytest.fixture(scope="module")
 def trained(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> Racer:
-    """A racer with five validations."""
+    """A racer with five validations, of which the third is the best."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("race"))
         patch.setattr(device, "bf16_share", lambda *_: 0.4)
         racer = new_racers(dataset)[0]
         racer.context.state.folder = racer.context.state.folder.resolve()
+        advance(racer, 3)
+        best = (racer.context.state.folder / f"{racer.name}.best").read_bytes()
         advance(racer, 5)
+        (racer.context.state.folder / f"{racer.name}.best").write_bytes(best)
+        racer.points[3:] = [point._replace(ndcg=0.0) for point in racer.points[3:]]
     return racer
 
 
@@ -223,6 +227,19 @@ def test_epochs_are_as_long_as_the_time_and_validations_allow(
     assert lengths(1e-6, 1e-2, 0.0)[1] > usual
     assert lengths(1e-3, 1e-6, 0.0, limit=30)[1] < usual
     assert lengths(1.0, 1e-6, 0.0, limit=30)[0] > 1
+
+
+def test_a_moment_is_a_share_of_the_time_from_the_race_to_the_tests(
+    start: Callable[..., list[Racer]],
+) -> None:
+    context = start(limit=1_000, speed=Speed(1e-6, 1e-9, 1e-9))[0].context
+    context.state.race_began = 100.0
+    context.state.baselines = [MeasuredBaseline("pctm", "", 0.0, 0.1, 4.0)]
+    # Ten seconds for the page, and nine for the baseline: two trials and the store.
+    assert context.moment(1.0) == pytest.approx(981, abs=0.1)
+    assert context.moment(0.5) == pytest.approx(100 + 881 / 2, abs=0.1)
+    context.state.baselines *= 100  # a twentieth of the limit at most
+    assert context.moment(1.0) == pytest.approx(940, abs=0.1)
 
 
 # --- The race ------------------------------------------------------------------------------------
