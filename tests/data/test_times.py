@@ -315,6 +315,13 @@ def test_lists_without_times_get_the_usual_ones(
     assert found["score"].equals(recommender.score(log, [3, 5])["score"])
     assert f"it takes {gap}, the median of the log" in caplog.text
     recommender.explain([3], 5)
+    user = dataset.user_ids[:1]
+    before = recommender.read_histories(users=user).histories.times
+    after = recommender.read_histories([[3, 5]], users=user)
+    assert before is not None
+    assert after.histories.times is not None
+    assert after.histories.times.tolist() == [*before, before[-1] + gap, before[-1] + 2 * gap]
+    assert after.assumed_gap == gap
 
 
 @pytest.mark.parametrize("times", ["past", "request"])
