@@ -116,15 +116,3 @@ def test_which_times_are_read() -> None:
     for times in timed:
         with pytest.raises(ValueError, match="reads times, and there are none"):
             encoder(times)(embedded, lengths)
-
-
-def test_the_request_gap_of_a_middle_position_is_the_time_to_its_target() -> None:
-    """At position t the states equal those of a request at the time of item t + 1."""
-    torch.manual_seed(4)
-    embedded = torch.randn(1, 4, 4, dtype=torch.float64)
-    times = torch.tensor([[10, 20, 500, 4_000, 90_000]])
-    stack = encoder("request")
-    states = stack(embedded, torch.tensor([4]), times)
-    for length in range(1, 5):
-        short = stack(embedded[:, :length], torch.tensor([length]), times[:, : length + 1])
-        assert torch.allclose(short[0, -1], states[0, length - 1], rtol=0, atol=1e-12)
