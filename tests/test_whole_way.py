@@ -248,8 +248,8 @@ def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
         ("prepare purchases.csv --user buyer --out out", "no column 'buyer'"),
         ("train small.yaml --data x --set data.k_core=true", "the dataset of --data has its own"),
         ("train small.yaml --set model.num_heads=3", "must divide embedding_dim"),
-        ("compare nope", "nope"),
-        ("run small.yaml --set data.min_user_interactions=9999", "no user"),
+        ("compare nope --tracking-uri sqlite:///other.db", "other.db does not exist"),
+        ("run small.yaml --set data.min_user_interactions=9999", "no row is left by the rules"),
     ],
 )
 def test_mistakes_get_one_line_and_leave_nothing(
