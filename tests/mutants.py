@@ -51,7 +51,7 @@ CORE = {
     "evaluation/candidates.py": "candidates",
     "evaluation/metrics.py": "metrics*",
     "evaluation/tables.py": "tables",
-    "reports/statistics.py": "significance",
+    "reports/statistics.py": "statistics",
 }
 """Where a fault would make figures wrong and nothing else; and their tests, which are quick."""
 PAIRS = [("<", "<="), (">", ">="), ("==", "!="), ("+", "-"), ("*", "/"), ("+=", "-=")]
