@@ -230,9 +230,14 @@ def test_a_batch_answers_as_one_by_one(server: Running) -> None:
     questions: list[tuple[str, dict[str, Any]]] = []
     for number in range(60):
         history = [ITEMS[(number * step) % 5] for step in range(number % 7)]
+        user: dict[str, Any] = {"history": history}
+        if number % 3 == 0:  # users who are given in several ways come together
+            user = {"user_id": "ann", "history": history} if number % 2 else {"user_id": "ann"}
+        elif number % 5 == 0:
+            user |= {"times": list(range(len(history)))}
         questions += [
-            ("/v1/recommend", {"history": history, "k": 1 + number % 4}),
-            ("/v1/score", {"history": history, "candidates": ITEMS[: 1 + number % 5]}),
+            ("/v1/recommend", {**user, "k": 1 + number % 2}),
+            ("/v1/score", {**user, "candidates": ITEMS[: 1 + number % 5]}),
         ]
     alone = [server.get(*question) for question in questions]
     sizes: list[int] = []
