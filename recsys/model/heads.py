@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.model.attention import last_states, padding_mask, split_heads
+from recsys.model.attention import last_states, split_heads
 from recsys.model.encoder import Dropout
 
 Pooling = Literal["average", "sum"]
@@ -194,7 +194,7 @@ class Head:
         """
         steps = torch.arange(length, device=self.decays.device)
         age = steps[:, None] - steps
-        decay = torch.exp(-self.decays[:, None, None] * age.clamp(min=0)) * (age >= 0)
+        decay = decayed(age, self.decays[:, None, None])
         summed = [pooling == "sum" for pooling in self.poolings]
         total = decay.sum(dim=-1, keepdim=True)
         return decay / total.where(torch.tensor(summed, device=age.device)[:, None, None], 1)
@@ -212,11 +212,10 @@ class Head:
             return
         _, queries, value_queries = candidates
         age = lengths[:, None] - 1 - torch.arange(keys.shape[2], device=lengths.device)
-        present = padding_mask(lengths, keys.shape[2])
         for head, (rate, pooling) in enumerate(zip(self.decays, self.poolings, strict=True)):
             weights = (keys[:, head] @ queries[..., head, :, :].mT).exp_()
             value_scores = values[:, head] @ value_queries[..., head, :, :].mT
-            decay = (torch.exp(-rate * age.clamp(min=0)) * present)[:, None].to(weights.dtype)
+            decay = decayed(age, rate)[:, None].to(weights.dtype)
             averages = pooling == "average"
             total = decay @ weights if averages else decay.sum(dim=-1, keepdim=True)
             yield decay, weights, value_scores, total
@@ -315,6 +314,11 @@ class TargetAttentionHead(Head, nn.Module):
         """[..., N, H · d] to [..., H, N, d] of length 1, in float32 at least."""
         wide = split_heads(x.to(torch.promote_types(x.dtype, torch.float32)), self.num_heads)
         return F.normalize(wide, dim=-1)
+
+
+def decayed(ages: Tensor, rates: Tensor) -> Tensor:
+    """exp(-λ age); 0 of ages below 0: padding, and what is still to come."""
+    return torch.exp(-rates * ages.clamp(min=0)) * (ages >= 0)
 
 
 def _past(x: Tensor, decay: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from recsys.model.attention import last_states
 from recsys.model.encoder import Dropout
-from recsys.model.heads import CandidateRepresentation, Head, HistoryRepresentation
+from recsys.model.heads import CandidateRepresentation, Head, HistoryRepresentation, decayed
 
 _SHARPNESS, _MAX_SHARPNESS = 10.0, 50.0
 """τ at the start of a training, and at most."""
@@ -52,7 +52,7 @@ class KernelAttentionHead(Head, nn.Module):
         self.value = nn.Linear(embedding_dim, value_dim, bias=False)
         self.value_query = nn.Linear(embedding_dim, value_dim, bias=False)
         nn.init.zeros_(self.value_query.weight)
-        self.decay = 2 ** (-1 / half_life)
+        self.register_buffer("decays", torch.tensor([math.log(2) / half_life]))
 
     @property
     def explains(self) -> bool:
@@ -65,7 +65,7 @@ class KernelAttentionHead(Head, nn.Module):
         """[h_t ; S_t], as wide states."""
         source = self.dropout(embedded)
         features = self._features(source, self.key_prototypes, 0, self.value)
-        pooled = self._means(source).to(features.dtype) @ features
+        pooled = self._means(source.shape[1]).to(features.dtype) @ features
         if states.shape[1] < pooled.shape[1] and lengths is not None:
             pooled = last_states(pooled, lengths)[:, None]
         return super().represent_history(torch.cat([states.to(pooled.dtype), pooled], -1), embedded)
@@ -82,9 +82,9 @@ class KernelAttentionHead(Head, nn.Module):
         """See `Head.contributions`: the terms of S_t are taken out of its sums again."""
         pooled = history.states[..., -self.width :]
         steps = torch.arange(pooled.shape[1], device=pooled.device)
-        sums = pooled * self._decays(steps, pooled).cumsum(0)[:, None]
-        terms = sums - F.pad(sums, (0, 0, 1, 0))[:, :-1] * self.decay
-        weights = self._decays(lengths[:, None] - 1 - steps, pooled)
+        sums = pooled * decayed(steps, self.decays).cumsum(0)[:, None]
+        terms = sums - F.pad(sums, (0, 0, 1, 0))[:, :-1] * torch.exp(-self.decays)
+        weights = decayed(lengths[:, None] - 1 - steps, self.decays)
         weights = weights / weights.sum(dim=1, keepdim=True)
         added: Tensor = (weights[..., None] * terms) @ candidates.embeddings[..., -self.width :].mT
         return added
@@ -98,14 +98,8 @@ class KernelAttentionHead(Head, nn.Module):
         features: Tensor = kernel[..., None] * values(x)[..., None, :]
         return features.flatten(-2)
 
-    def _means(self, source: Tensor) -> Tensor:
+    def _means(self, length: int) -> Tensor:
         """exp(-λ (t - j)) of purchase j at position t, each row divided by its sum: [L, L]."""
-        steps = torch.arange(source.shape[1], device=source.device)
-        decays = self._decays(steps[:, None] - steps, source)
+        steps = torch.arange(length, device=self.decays.device)
+        decays = decayed(steps[:, None] - steps, self.decays)
         return decays / decays.sum(dim=-1, keepdim=True)
-
-    def _decays(self, ages: Tensor, like: Tensor) -> Tensor:
-        """exp(-λ age); 0 of ages below 0, which are still to come."""
-        exact = torch.promote_types(like.dtype, torch.float32)
-        decays: Tensor = self.decay ** ages.clamp(min=0).to(exact) * (ages >= 0)
-        return decays

@@ -19,6 +19,9 @@ D, P, WIDTH, HALF_LIFE = 6, 4, 3, 2.5
 def head() -> KernelAttentionHead:
     torch.manual_seed(0)
     made = KernelAttentionHead(D, P, WIDTH, HALF_LIFE, dropout=0.0).double()
+    rate = torch.tensor([math.log(2) / HALF_LIFE], dtype=torch.float64)
+    assert torch.equal(made.decays, rate.float().double())
+    made.decays = rate  # exact: the buffer was rounded to float32
     for weight in (made.value_query.weight, made.query_prototypes, made.log_sharpness):
         torch.nn.init.normal_(weight)  # nothing at its start, where much is zero or equal
     return made
