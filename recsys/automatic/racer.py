@@ -132,7 +132,7 @@ class Racer(Entry):
         Over a small log several epochs lie between two validations.
         """
         experiment, targets = self.kind.experiment, len(self.context.valid.histories)
-        tokens, steps = experiment.training.batch_tokens, self._num_steps(self._histories)
+        tokens, steps = experiment.training.batch_tokens, self._steps
         between = self.context.speed.steps_between(tokens, targets, self.context.clock.limit)
         changes = {
             "epochs_per_pass": max(1, steps // between),
@@ -146,7 +146,7 @@ class Racer(Entry):
     def expected_interval(self) -> float:
         """Seconds from one validation to the next, as the measured speed lets expect."""
         training, speed = self.experiment.training, self.context.speed
-        steps = self._num_steps(self._histories) * training.validate_every
+        steps = self._steps * training.validate_every
         seconds = steps / training.epochs_per_pass * training.batch_tokens * speed.token
         return self.kind.cost * (seconds + len(self.context.valid.histories) * speed.ranking)
 
@@ -184,7 +184,7 @@ class Racer(Entry):
         """Estimate the seconds of a refit of as many epochs: more steps, and no validations."""
         training = max(self.seconds - self.validating, 1e-3) / max(self.epochs, 1)
         steps = self._num_steps(self.context.dataset.histories("test"))
-        return self.best_epoch * training * steps / self._num_steps(self._histories)
+        return self.best_epoch * training * steps / self._steps
 
     @property
     def exhausted(self) -> bool:
@@ -280,6 +280,11 @@ class Racer(Entry):
     @cached_property
     def _histories(self) -> Histories:
         return self.context.dataset.histories("valid")
+
+    @cached_property
+    def _steps(self) -> int:
+        """Steps of a pass over the training part."""
+        return self._num_steps(self._histories)
 
     def _num_steps(self, histories: Histories) -> int:
         return max(len(build_batches(self.kind.experiment, histories)), 1)
