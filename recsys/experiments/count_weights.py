@@ -17,7 +17,7 @@ from recsys.baselines.popularity import (
     log_popularity,
 )
 from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
-from recsys.config import Experiment
+from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.evaluation.held_out import HeldOutParts
@@ -73,6 +73,7 @@ class Choice(NamedTuple):
 
 
 def fit_count_ensemble(
+    config: CountEnsembleConfig,
     experiment: Experiment,
     dataset: PreparedDataset,
     held_out: HeldOutParts,
@@ -82,8 +83,6 @@ def fit_count_ensemble(
 
     Its settings and weights are chosen with the model of the best epoch, before any refit.
     """
-    if (config := experiment.count_ensemble) is None:
-        raise ValueError("the experiment has no count ensemble")
     valid, weighing = held_out.valid, held_out.weighed_on
     model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
     seen = experiment.evaluation.seen

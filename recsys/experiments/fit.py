@@ -324,6 +324,7 @@ def final_scorer(
         temperature = temperature_of(validated, held_out.valid, experiment.seed)
         return FinalScorer(model, None, valid, valid, temperature)
     with stage(f"weighing counts of {experiment.name}", None, progress):
-        weighed = fit_count_ensemble(experiment, dataset, held_out, fitted)
+        config = experiment.count_ensemble
+        weighed = fit_count_ensemble(config, experiment, dataset, held_out, fitted)
     temperature = temperature_of(weighed.validated, held_out.valid, experiment.seed)
     return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)
