@@ -130,17 +130,21 @@ def test_two_stages_and_the_targets_they_miss(terminal: Terminal, trained: dict[
     query = ("recommend", trained["bundle"], "--user", USER, *data, "-k", "3")
     one, two = terminal.json(*query), terminal.json(*query, "--retrieve", "9999")
     assert [row["item_id"] for row in two] == [row["item_id"] for row in one]
-    words = ("retrieval", trained["bundle"], *data)
-    few, more, whole = terminal.json(*words, "--retrieve", "20", "--retrieve", "5")
-    assert (few["retrieve"], more["retrieve"]) == (5, 20)
-    assert few["retrieved"] <= more["retrieved"] <= whole["retrieved"] == 1
+    words = ("evaluate", trained["bundle"], *data)
+    few, whole = (
+        {row["metric"]: row["mean"] for row in terminal.json(*words, "--retrieve", number)}
+        for number in ("5", "9999")
+    )
+    assert few["recall_at_10"] < whole["recall_at_10"]
     assert whole["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
     dot = ("--set", "name=dot", *SHORT, "--set", "model.head={kind: dot_product}")
     terminal("train", "small.yaml", *data, *dot)
     for wrong, message in (
         ((*query, "--retrieve", "2"), "error: retrieve=2: must be at least k=3"),
-        ((*words, "--retrieve", "0"), "error: retrieve=0: must be at least 1"),
-        (("retrieval", "runs/dot/bundle", *data), "two stages need target attention, and dot_prod"),
+        (
+            ("evaluate", "runs/dot", *data, "--retrieve", "9"),
+            "two stages need target attention, and dot_prod",
+        ),
     ):
         refuse(terminal, wrong, message)
 
@@ -272,7 +276,7 @@ def test_results_of_another_kind_are_never_overwritten(terminal: Terminal) -> No
 def test_help_teaches(terminal: Terminal) -> None:
     status, out, _ = terminal("--help")
     assert status == 0
-    for command in ("data", "prepare", "train", "run", "evaluate", "recommend", "retrieval",
+    for command in ("data", "prepare", "train", "run", "evaluate", "recommend",
                     "score", "explain", "compare", "demo"):  # fmt: skip
         assert command in out
     positions = [out.index(f"─ {panel} ─") for panel in PANELS]

@@ -1,9 +1,8 @@
-"""Commands that judge models: held-out targets, comparisons, two stages, probabilities."""
+"""Commands that judge models: held-out targets, comparisons."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,9 +10,9 @@ import typer
 from typer import Argument, Option
 
 from recsys.cli.options import (
-    Bundle,
     BundleData,
     HeldOutPart,
+    Retrieve,
     Set,
     Uri,
     command,
@@ -37,6 +36,7 @@ def evaluate_held_out(
     data: BundleData,
     part: HeldOutPart = "test",
     candidates: Path | None = None,
+    retrieve: Retrieve = None,
     out: Path | None = None,
     predictions: Path | None = None,
     name: str | None = None,
@@ -55,13 +55,14 @@ def evaluate_held_out(
         bundle: Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.
         candidates: Table of user_id and item_id: the items to rank for each user, the targets
             included; overrides the config.
+        retrieve: Measure recommend --retrieve N: a target outside the N items has no rank.
         out: File for the rank table: .parquet.
         predictions: Scores of another system in place of a model: a table of user_id, item_id and
             score, with lists of any length. They are tracked as a run, for recsys compare.
         name: With --predictions: name of the run; default: the file's.
     """
     if predictions is not None:
-        if bundle is not None or out is not None or candidates is not None or part != "test":
+        if any((bundle, out, candidates, retrieve)) or part != "test":
             raise InputError(
                 "evaluate: --predictions takes --data, --name, --set and --tracking-uri, and ranks "
                 "the test targets"
@@ -75,6 +76,7 @@ def evaluate_held_out(
     from recsys.evaluation.metrics import metric_names
     from recsys.evaluation.segments import with_segments
     from recsys.evaluation.tables import evaluate
+    from recsys.inference.ranking import TwoStages
     from recsys.inference.scorer import ReportingScorer
 
     if out is not None and out.suffix != ".parquet":
@@ -85,8 +87,11 @@ def evaluate_held_out(
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
     holdout = find_holdout(dataset, part, config.request_time)
     among = choose_candidates(config, dataset, part, holdout)
+    ranker = opened.scorer
+    if retrieve is not None:
+        ranker = TwoStages(opened.retriever, ranker, retrieve, config.seen)
     with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
-        scorer = ReportingScorer(opened.scorer, line.advance)
+        scorer = ReportingScorer(ranker, line.advance)
         table = evaluate(scorer, holdout, part, config.seen, candidates=among)
     table = with_segments(table, dataset, holdout)
     if out is not None:
@@ -160,31 +165,3 @@ def compare_runs(
         show_segments(comparison, by)
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)
-
-
-@command("retrieval", "Evaluate and compare")
-def show_retrieval(
-    bundle: Bundle,
-    data: BundleData,
-    part: HeldOutPart = "test",
-    retrieve: list[int] | None = None,
-) -> None:
-    """Measure what recommend --retrieve N misses: targets not retrieved, and lower metrics.
-
-    One line for each N; the last line ranks all items, in one stage.
-
-    Options:
-        retrieve: Items that the second stage ranks; repeatable; default: 10 to 1,000.
-    """
-    from recsys.evaluation.held_out import find_holdout
-    from recsys.evaluation.search_metrics import retrieval_metrics
-
-    opened, dataset = open_beside(bundle, data, part)
-    config = opened.experiment.evaluation
-    holdout = find_holdout(dataset, part, config.request_time)
-    sizes = retrieve or [10, 20, 50, 100, 200, 500, 1000]
-    with stage(f"ranking the {part} targets"):
-        metrics = retrieval_metrics(
-            opened.retriever, opened.scorer, holdout, part, config.seen, sizes
-        )
-    show_rows([asdict(row) for row in metrics])

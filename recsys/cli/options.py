@@ -197,7 +197,7 @@ Retrieve = Annotated[
     Option(
         min=1,
         help="Rank only so many items by target attention, the best by the dot product: for large "
-        "catalogues. `recsys retrieval` shows what is missed. Default: all.",
+        "catalogues. `recsys evaluate --retrieve` shows what is lost. Default: all.",
     ),
 ]
 Out = Annotated[Path | None, Option(help="File to write: .parquet or .csv.")]

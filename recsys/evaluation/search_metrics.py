@@ -1,68 +1,25 @@
-"""What two stages and an index of items lose, and when an index saves time."""
+"""What an index of items loses, and when it saves time."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.prepared import Part
-from recsys.data.splits import Holdout
-from recsys.evaluation.tables import evaluate
 from recsys.inference.item_index import IndexedScorer
-from recsys.inference.ranking import TwoStages, top_k
-from recsys.inference.scorer import Scorer, Seen
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Seen
 
 _ROUNDS, _SECONDS = 25, 2.0
 """Calls that are timed, or seconds after which no more are."""
 FASTER = 1.2
 """How many times as fast as exact search an index must be to be worth its misses."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalMetrics:
-    """The metrics of two stages; all but the seconds are means over users."""
-
-    retrieve: int
-    """N; for one stage the size of the catalogue."""
-    retrieved: float
-    """The share of a user's targets among the N: the upper limit of recall."""
-    recall_at_10: float
-    ndcg_at_10: float
-    seconds: float
-    """The time for ranking all targets."""
-
-
-def retrieval_metrics(
-    retriever: Scorer,
-    ranker: Scorer,
-    holdout: Holdout,
-    part: Part,
-    seen: Seen,
-    sizes: Sequence[int],
-) -> list[RetrievalMetrics]:
-    """Return the metrics of two stages for each N of ``sizes``, ascending; then those of one stage.
-
-    Raises:
-        InputError: an N is below 1.
-    """
-    rows = []
-    for size in sorted({size for size in sizes if size < ranker.num_items} | {ranker.num_items}):
-        stages = TwoStages(retriever, ranker, size, seen) if size < ranker.num_items else ranker
-        started = time.perf_counter()
-        table = evaluate(stages, holdout, part, seen)
-        seconds = time.perf_counter() - started
-        # A target that is not retrieved has no rank; one that is has a rank up to N, in recall@N.
-        names = (f"recall_at_{size}", "recall_at_10", "ndcg_at_10")
-        within, recall_at_10, ndcg = (float(table.values(name).mean()) for name in names)
-        rows.append(RetrievalMetrics(size, within, recall_at_10, ndcg, seconds))
-    return rows
 
 
 def recall(found: NDArray[np.int32], exact: NDArray[np.int32]) -> float:

@@ -18,10 +18,8 @@ from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
-from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
-from recsys.evaluation.search_metrics import retrieval_metrics
 from recsys.inference import ranking
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import (
@@ -281,20 +279,6 @@ def test_two_stages_sort_twice(
     if retrieve >= first.shape[1]:
         one, two = (rank_targets(s, histories, wanted, seen) for s in (scored(second), stages))
         assert one.tolist() == two.tolist()
-
-
-def test_metrics_of_each_size_by_hand() -> None:
-    """Two users with target 1, which the retriever ranks 2 and 4, the ranker 1 and 2."""
-    first, second = [[3, 4, 2, 1], [1, 4, 3, 2]], [[9, 1, 1, 1], [8, 1, 1, 9]]
-    users, known = np.arange(2), Histories.from_lists([[], []])
-    holdout = Holdout(users, targets(1, 1), users, users, known, dropped=0)
-    sizes = [3, 1, 2, 2, 9]
-    rows = retrieval_metrics(scored(first), scored(second), holdout, "test", "filter", sizes)
-    assert [row.retrieve for row in rows] == [1, 2, 3, 4]
-    assert [row.retrieved for row in rows] == [0, 0.5, 0.5, 1]
-    assert [row.recall_at_10 for row in rows] == [0, 0.5, 0.5, 1]
-    expected = [0, 0.5, 0.5, (1 + 1 / math.log2(3)) / 2]
-    assert [row.ndcg_at_10 for row in rows] == pytest.approx(expected)
 
 
 @pytest.fixture(scope="module")
