@@ -29,7 +29,7 @@ from recsys.cli.options import (
     read_preparation,
     store_of,
 )
-from recsys.config import DataConfig, find_config, find_preset, presets
+from recsys.config import DataConfig, find_config, presets, read_config
 from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.audit import audit
 from recsys.data.manifest import Manifest
@@ -168,10 +168,11 @@ def show_configs(
     What is printed is a config to read, or to start one of your own from.
     """
     if name is not None:
-        print(find_preset(name).text, end="")
+        print(read_config(name), end="")
         return
-    columns = ("name", "dataset", "description")
-    show_rows([{column: getattr(preset, column) for column in columns} for preset in presets()])
+    texts = {preset: read_config(path) for preset, path in presets().items()}
+    comments = {preset: text.partition("\n")[0].lstrip("# ") for preset, text in texts.items()}
+    show_rows([{"name": preset, "description": comments[preset]} for preset in comments])
 
 
 # --- Logs ----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from recsys.cli.options import (
     prepared_for,
     read_experiment,
 )
-from recsys.config import Experiment, load_search, load_suite
+from recsys.config import Experiment, Search, load_section, load_suite
 from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.errors import InputError
 
@@ -169,7 +169,7 @@ def tune_model(
     budget = {"trials": trials, "minutes": minutes}
     changes = {name: value for name, value in budget.items() if value is not None}
     experiment, dataset = prepared_for(experiment, data)
-    best = tune(experiment, dataset, load_search(search).model_copy(update=changes))
+    best = tune(experiment, dataset, load_section(search, Search).model_copy(update=changes))
     out = out or Path("runs") / f"{best.experiment.name}.yaml"
     best.write(out)
     row = {

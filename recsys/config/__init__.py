@@ -35,16 +35,15 @@ from recsys.config.experiment import (
     TrainingConfig,
 )
 from recsys.config.files import (
-    Preset,
     continued,
     dump_experiment,
     find_config,
-    find_preset,
     flatten,
     load_experiment,
+    load_section,
     parse_experiment,
     presets,
-    with_changes,
+    read_config,
 )
 from recsys.config.model import (
     AveragedConfig,
@@ -68,4 +67,4 @@ from recsys.config.model import (
     VectorFeature,
 )
 from recsys.config.section import Section
-from recsys.config.suite import Choices, Range, Search, Suite, SuiteEntry, load_search, load_suite
+from recsys.config.suite import Choices, Range, Search, Suite, SuiteEntry, load_suite

@@ -6,15 +6,7 @@ from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_serializer,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_serializer, field_validator, model_validator
 
 from recsys.config.section import MAX_SEED, Section, with_kind
 
@@ -57,6 +49,15 @@ def time_value(time: float | str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
+def _check_ascending(what: str, *times: float | str | None) -> None:
+    values = [time_value(time) for time in times if time is not None]
+    if any(late <= early for early, late in pairwise(values)):
+        raise ValueError(f"{what} must ascend")
+
+
+# --- Splits: __str__ is the split's name in a protocol -------------------------------------------
+
+
 class LeaveLastOut(Section):
     """Test targets are each user's last interactions; validation targets are those before them."""
 
@@ -65,7 +66,6 @@ class LeaveLastOut(Section):
     """Number of targets per user in each part."""
 
     def __str__(self) -> str:
-        """Return the split's name in a protocol."""
         return self.kind if self.targets == 1 else f"{self.kind} of {self.targets}"
 
 
@@ -75,11 +75,21 @@ class LeaveLastBasketOut(Section):
     kind: Literal["leave_last_basket_out"] = "leave_last_basket_out"
 
     def __str__(self) -> str:
-        """Return the split's name in a protocol."""
         return self.kind
 
 
-class GlobalTime(Section):
+class _ByTime(Section):
+    test_fraction: float = Field(0.1, gt=0, lt=1)
+    """Fraction of the log's interactions, the newest ones, in a test part."""
+    valid_fraction: float = Field(0.1, gt=0, lt=1)
+    """Fraction of all interactions, those just before the test part, in the validation part."""
+    targets: ChosenTargets = "first"
+    """Which of a user's interactions in a part are targets."""
+    history: KnownHistory = "frozen"
+    """Which interactions are the history of a target."""
+
+
+class GlobalTime(_ByTime):
     """The test part begins at one date for all users, the validation part at an earlier one.
 
     Rows of the same time are always on the same side of a cut.
@@ -92,31 +102,14 @@ class GlobalTime(Section):
     """Start of the validation part; if None, `valid_fraction` decides it."""
     test_until: Time | None = None
     """End of the dataset: rows at or after this time are dropped. If None, no row is."""
-    test_fraction: float = Field(0.1, gt=0, lt=1)
-    """Fraction of the interactions, the newest ones, in the test part."""
-    valid_fraction: float = Field(0.1, gt=0, lt=1)
-    """Fraction of all interactions, those just before the test part, in the validation part."""
-    targets: ChosenTargets = "first"
-    """Which of a user's interactions in a part are targets."""
-    history: KnownHistory = "frozen"
-    """Which interactions are the history of a target."""
 
     @model_validator(mode="after")
-    def _is_one_split(self) -> Self:
-        for part in ("test", "valid"):
-            fraction = f"{part}_fraction"
-            if getattr(self, f"{part}_from") is not None and (
-                getattr(self, fraction) != type(self).model_fields[fraction].default
-            ):
-                raise ValueError(f"{part}_from and {fraction} exclude each other: give one of them")
-        given = [t for t in (self.valid_from, self.test_from, self.test_until) if t is not None]
-        times = [time_value(time) for time in given]
-        if any(late <= early for early, late in pairwise(times)):
-            raise ValueError("valid_from, test_from and test_until must ascend")
+    def _ascends(self) -> Self:
+        times = self.valid_from, self.test_from, self.test_until
+        _check_ascending("valid_from, test_from and test_until", *times)
         return self
 
     def __str__(self) -> str:
-        """Return the split's name in a protocol."""
         valid = self.valid_from if self.valid_from is not None else f"{self.valid_fraction:.4g}"
         test = self.test_from if self.test_from is not None else f"{self.test_fraction:.4g}"
         until = "" if self.test_until is None else f" until {self.test_until}"
@@ -139,12 +132,11 @@ class UserHoldout(Section):
     """Seed of the random choice of users."""
 
     def __str__(self) -> str:
-        """Return the split's name in a protocol."""
         shares = f"validation {self.valid_fraction:.4g}, test {self.test_fraction:.4g}"
         return f"{self.kind} ({shares} of the users, seed {self.seed})"
 
 
-class Backtest(Section):
+class Backtest(_ByTime):
     """Several `GlobalTime` splits of one log with a rolling origin, each a separate dataset.
 
     The test part of a fold ends where that of the next one begins, and its log ends there too: no
@@ -156,26 +148,15 @@ class Backtest(Section):
     """Starts of the test parts, ascending; if empty, `folds` and `test_fraction` decide them."""
     folds: int = Field(3, ge=1, le=1_000)
     """Number of test parts, equally large, at the end of the log."""
-    test_fraction: float = Field(0.1, gt=0, lt=1)
-    """Fraction of the log's interactions in each test part."""
-    valid_fraction: float = Field(0.1, gt=0, lt=1)
-    """Fraction of a fold's interactions, those just before its test part, for validation."""
-    targets: ChosenTargets = "first"
-    """Which of a user's interactions in a part are targets."""
-    history: KnownHistory = "frozen"
-    """Which interactions are the history of a target."""
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:
-        times = [time_value(cut) for cut in self.cuts]
-        if any(late <= early for early, late in pairwise(times)):
-            raise ValueError("the cuts must ascend")
+        _check_ascending("the cuts", *self.cuts)
         if not self.cuts and self.folds * self.test_fraction >= 1:
             raise ValueError("folds times test_fraction must be below 1")
         return self
 
     def __str__(self) -> str:
-        """Return the split's name in a protocol."""
         folds = len(self.cuts) or f"{self.folds} of {self.test_fraction:.4g}"
         return f"{self.kind} ({folds} folds; {self.targets} targets, {self.history} history)"
 
@@ -192,6 +173,8 @@ Split = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_split_kind),
 ]
+
+# --- The log -------------------------------------------------------------------------------------
 
 TIME_IS_NUMBER = "number"
 """The value of ``time_format`` that says that no time is a date."""
@@ -215,21 +198,21 @@ class Columns(Section):
     position: str | None = None
     """Column that orders a user's rows at the same time; their order in the log if None."""
 
-    @field_validator("user_id", "item_id", "position")
-    @classmethod
-    def _is_a_column(cls, name: str | None) -> str | None:
-        if name == ROW_ORDER:
-            raise ValueError(f"{ROW_ORDER} is an order of time: it is for timestamp alone")
-        return name
-
     @property
     def roles(self) -> dict[str, str]:
         """The column of each role that the log has."""
         return {role: name for role, name in self.model_dump().items() if name is not None}
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class DataConfig(Section):
-    """The log of an experiment, and how it becomes a prepared dataset."""
+    """The log of an experiment, and how it becomes a prepared dataset.
+
+    Dumps leave out settings of reading at their defaults.
+    """
 
     source: str = "shop"
     """A named dataset (`recsys data` lists them), the path of a log (CSV, TSV, Parquet, JSON lines,
@@ -239,20 +222,19 @@ class DataConfig(Section):
     columns: Columns | None = None
     """Column names of the log. Names that are not given are those of the named dataset, or user_id,
     item_id, timestamp, or are guessed where names and types leave no doubt."""
-    header: bool = True
+    header: bool = Field(True, exclude_if=bool)
     """Whether the first line of a text file names the columns. If not, they are called 1, 2, …."""
-    encoding: str | None = None
+    encoding: str | None = Field(None, exclude_if=_is_none)
     """Encoding of text files that are neither UTF-8 nor UTF-16, such as cp1252 or latin-1."""
-    where: str | dict[str, str] | None = None
+    where: str | dict[str, str] | None = Field(None, exclude_if=_is_none)
     """A condition in SQL: rows for which it does not hold are dropped before all other steps, e.g.
     ``event_type = 'purchase' and price > 5``; ``==`` is understood too. Several conditions have
     names, by which the rows that each drops are counted, in their order."""
-    time_format: str | None = None
+    time_format: str | None = Field(None, exclude_if=_is_none)
     """Form of dates in the log that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y
-    %H:%M``. Dates of ISO 8601 are read as well. If None, it is found where the first rows leave no
-    doubt, also of numbers that are dates, such as 20241231 or 202412312359; ``number`` says that
-    they are none."""
-    since: Time | None = None
+    %H:%M``. If None, it is found where the first rows leave no doubt, also of numbers that are
+    dates, such as 20241231 or 202412312359; ``number`` says that they are none."""
+    since: Time | None = Field(None, exclude_if=_is_none)
     """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
     or a number in the log's own unit. Epochs in milli-, micro- or nanoseconds are compared with a
     date in their unit."""
@@ -277,7 +259,7 @@ class DataConfig(Section):
 
     @field_validator("encoding")
     @classmethod
-    def _is_known(cls, encoding: str | None) -> str | None:
+    def _has_ascii(cls, encoding: str | None) -> str | None:
         try:
             known = encoding is None or _PRINTABLE.encode(encoding) == _PRINTABLE.encode()
         except (LookupError, ValueError):
@@ -289,16 +271,16 @@ class DataConfig(Section):
     @field_validator("time_format")
     @classmethod
     def _names_a_day(cls, form: str | None) -> str | None:
-        if form == TIME_IS_NUMBER:
+        if form is None or form == TIME_IS_NUMBER:
             return form
         day = datetime(2001, 2, 3, tzinfo=UTC)
         try:
-            read = day if form is None else datetime.strptime(f"{day:{form}}", form)  # noqa: DTZ007
+            names_day = datetime.strptime(f"{day:{form}}", form).date() == day.date()  # noqa: DTZ007
         except ValueError:
-            read = None
-        if read is None or read.date() != day.date():
+            names_day = False
+        if not names_day:
             raise ValueError("must give year, month and day, such as %d.%m.%Y %H:%M, or be number")
-        if form is not None and "%Z" in form:
+        if "%Z" in form:
             raise ValueError("names of zones are not read, offsets such as +0100 are, by %z")
         return form
 
@@ -306,18 +288,9 @@ class DataConfig(Section):
     @classmethod
     def _each_once(cls, keep: tuple[str, ...]) -> tuple[str, ...]:
         for name in keep:
-            if name in ("user_id", "item_id"):
-                raise ValueError(f"{name} is stored anyway and cannot be kept as a further column")
-            if keep.count(name) > 1:
-                raise ValueError(f"{name} is listed twice")
+            if name in ("user_id", "item_id") or keep.count(name) > 1:
+                raise ValueError(f"{name} is stored once: leave it out")
         return keep
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out settings that came later, at their defaults: fingerprints stay as they were."""
-        tree: dict[str, Any] = dump(self)
-        later = dict.fromkeys(("encoding", "where", "since", "time_format")) | {"header": True}
-        return {name: value for name, value in tree.items() if later.get(name, ...) != value}
 
     @field_serializer("split")
     def _in_short(self, split: Split) -> str | dict[str, Any]:

@@ -74,18 +74,17 @@ class TrainingConfig(Section):
     """How the model is trained."""
 
     max_epochs: int = Field(40, ge=1, le=MAX_COUNT)
-    """Maximum number of epochs: passes over the training part, unless epochs_per_pass divides
-    them. By default more on a small log, as many as have 2,000 steps; then validate_every and
-    patience grow with them, unless one of them is set."""
+    """Maximum number of epochs: passes over the training part, or shares of them. By default more
+    on a small log, as many as have 2,000 steps; then validate_every and patience grow with them,
+    unless one of them is set."""
     epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
-    """Number of epochs that a pass over the training part is divided into. Above 1, an epoch reads
-    a random share of the histories, another one each time: a large log is validated more often. A
-    sequence_to_sequence model always reads all of them."""
+    """Number of epochs in a pass over the training part: above 1, an epoch reads a random share of
+    the histories. A sequence_to_sequence model always reads all of them."""
     validate_every: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; the last epoch is always validated."""
     patience: int = Field(10, ge=1, le=MAX_COUNT)
     """Number of epochs without a better validation NDCG@10 before the learning rate starts to decay
-    (with schedule hold_decay), and, during the decay, before training stops."""
+    (hold_decay), and, during the decay, before training stops."""
     learning_rate: float = Field(1e-3, gt=0)
     """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.0, ge=0)
@@ -100,21 +99,19 @@ class TrainingConfig(Section):
     """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
     average_weights: bool = False
     """Whether validation ranks with, and the model gets, a running average of the weights after
-    each epoch, the last ones counting most. At a constant learning rate it does for nothing what a
-    decay does in further epochs; it is refused with a rate that falls (a decay_fraction above 0, or
-    another schedule)."""
+    each epoch, the last ones counting most: it takes the place of a decay, and needs a constant
+    rate (decay_fraction 0, schedule hold_decay)."""
     loss: LossConfig = CrossEntropy()
-    """cross_entropy compares each target with the full catalogue; the other losses compare it with
-    sampled negatives, so that the cost of a step does not depend on the catalogue's size."""
+    """cross_entropy compares each target with the full catalogue, the others with negatives."""
     batch_tokens: int = Field(12_800, ge=1, le=10**9)
     """Number of tokens in a batch, including padding, over all processes."""
     windows: Literal["newest", "all"] = "newest"
-    """Training windows of a history longer than model.max_sequence_length. newest: its newest
-    items; all: consecutive windows over the entire history, so that every item but the first is a
-    target once. A sequence_to_sequence model always trains on random cuts of the entire history."""
+    """Training windows of a history longer than model.max_sequence_length: its newest items, or
+    consecutive windows over the entire history, so that every item but the first is a target once.
+    A sequence_to_sequence model always trains on random cuts of the entire history."""
     exclude_seen: bool | None = None
-    """Whether the items seen before a target, inside the window, are left out of its loss, instead
-    of being wrong answers like any other. By default where evaluation.seen is filter."""
+    """Whether the items seen before a target, inside the window, are left out of its loss. By
+    default where evaluation.seen is filter."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
@@ -127,13 +124,9 @@ class TrainingConfig(Section):
     @field_validator("average_weights")
     @classmethod
     def _has_a_constant_rate(cls, average_weights: bool, info: ValidationInfo) -> bool:
-        given = info.data
-        falls = given.get("decay_fraction") or given.get("schedule") == "inverse_square_root"
+        falls = info.data.get("decay_fraction") or info.data.get("schedule") != "hold_decay"
         if average_weights and falls:
-            raise ValueError(
-                "must be false where the learning rate falls: set decay_fraction to 0, with "
-                "schedule hold_decay"
-            )
+            raise ValueError("needs decay_fraction 0 and schedule hold_decay")
         return average_weights
 
     @field_serializer("loss")
@@ -145,23 +138,21 @@ class TrainingConfig(Section):
 class StartConfig(Section):
     """A warm start: the training begins with the weights of a trained model, not with random ones.
 
-    Items are matched by their ids; new ones are given rows of their own. The training is shorter
-    and gentler than one from random weights: its learning rate falls in a line to a hundredth.
+    Items are matched by their ids; new ones are given rows of their own. The learning rate falls in
+    a line to a hundredth.
     """
 
     bundle: str
     """Folder of the trained model; ``--from`` sets it."""
     digest: str | None = None
-    """SHA-256 of the manifest of that folder. The run records it; where it is given, another model
-    in the folder is refused."""
+    """SHA-256 of the manifest of that folder, which the run records; another one is refused."""
     epochs: float = Field(0.25, gt=0, le=1)
     """Epochs as a share of training.max_epochs, at least one; likewise training.patience."""
     learning_rate: float = Field(0.3, gt=0, le=10)
     """Peak learning rate as a share of training.learning_rate."""
     replay: float = Field(0.5, ge=0, lt=1)
-    """Share of the histories of an epoch that have no new interaction; a new interaction is later
-    than all that the model was trained on. Each epoch reads all histories with new interactions,
-    and as many others, drawn anew, as make this share. 0: only histories with new ones."""
+    """Share of the histories of an epoch that have no interaction later than all that the model was
+    trained on. Each epoch reads all histories with new ones, and draws as many others anew."""
 
     def applied_to(self, training: TrainingConfig) -> TrainingConfig:
         """Return the training section of a training that starts warm."""
@@ -190,13 +181,12 @@ class SampledItems(Section):
 
     kind: Literal["sampled"] = "sampled"
     num: int = Field(100, ge=1, le=MAX_COUNT)
-    """The number of items drawn per user, without replacement, in addition to the user's targets;
-    items of the history are not drawn if ``evaluation.seen`` is ``filter``."""
+    """Number of items drawn per user, without replacement, in addition to the user's targets; none
+    of the history if ``evaluation.seen`` is ``filter``."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """The seed of the draws: every model is evaluated with the same items."""
     by: Literal["uniform", "popularity"] = "uniform"
-    """uniform: with equal probability; popularity: in proportion to the interactions before the
-    targets."""
+    """Equally likely, or in proportion to the interactions before the targets."""
 
 
 class GivenItems(Section):
@@ -280,11 +270,7 @@ class TrackingConfig(Section):
 
     @property
     def absolute_uri(self) -> str:
-        """The URI passed to MLflow.
-
-        MLflow caches connections by URI: a relative path would keep pointing to the first working
-        directory of the process.
-        """
+        """The URI passed to MLflow, which caches connections by it: a path must be absolute."""
         return self.uri if self.database is None else f"sqlite:///{self.database}"
 
 
@@ -335,13 +321,9 @@ class Experiment(Section):
     def with_data(self, prepared: DataConfig) -> Experiment:
         """Return the experiment with the data settings that a dataset was prepared with.
 
-        Where the log is and how its columns are named does not matter.
-
-        Args:
-            prepared: the data settings of the dataset.
-
         Raises:
-            InputError: the experiment explicitly sets another value.
+            InputError: the experiment explicitly sets another value, except of where the log is and
+                how its columns are named.
         """
         for name in sorted(self.data.model_fields_set - {"source", "mirror", "columns"}):
             wanted, given = getattr(self.data, name), getattr(prepared, name)

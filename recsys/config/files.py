@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +15,7 @@ from recsys.config.experiment import Experiment
 from recsys.config.section import Section, complaints_of
 from recsys.errors import InputError, checked_path, did_you_mean, one_line
 
-_MAX_LENGTH = 300
-_MAX_CHARACTERS, _MAX_ALIASES = 1 << 18, 20
-"""Limits of a document."""
+_MAX_LENGTH, _MAX_ALIASES = 300, 20
 _PACKAGE = Path(__file__).parents[1]
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -39,22 +36,14 @@ def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
 
 
 def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySection:
-    """Read a section from a YAML file, or a preset, of its own.
-
-    Raises:
-        InputError: as `load_experiment`.
-    """
+    """Read a section that has a YAML file, or a preset, of its own; see `load_experiment`."""
     return _check(_read_tree(path), kind, str(path))
 
 
 def parse_experiment(
     tree: dict[str, Any], overrides: Sequence[str] = (), origin: str = "config"
 ) -> Experiment:
-    """Validate a nested dict with ``a.b=value`` overrides.
-
-    Raises:
-        InputError: fields are unknown or wrong; the message names all of them.
-    """
+    """Validate a nested dict with ``a.b=value`` overrides; see `load_experiment`."""
     for override in overrides:
         key, sign, value = override.partition("=")
         if not sign or not key:
@@ -67,21 +56,8 @@ def parse_experiment(
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
                 raise InputError(f"--set {override}: {'.'.join(parents[:depth])} has no fields")
-        try:
-            section[leaf] = _parse_yaml(value)
-        except DocumentError as error:
-            text = one_line(f"--set {override}: not valid YAML: {error}", _MAX_LENGTH)
-            raise InputError(text) from error
+        section[leaf] = _parse_yaml(value, f"--set {override}")
     return _check(tree, Experiment, origin, overrides)
-
-
-def with_changes(section: AnySection, changes: dict[str, Any], origin: str) -> AnySection:
-    """Return a section with some fields changed and all checked.
-
-    Raises:
-        InputError: fields are unknown or wrong; the message names all of them.
-    """
-    return _check(section.model_dump(exclude_unset=True) | changes, type(section), origin)
 
 
 def _check(
@@ -102,7 +78,7 @@ def _check(
 
 
 def _concerns(override: str, path: str) -> bool:
-    """Did an override set the field of a path, a section that has it, or a field below it?"""
+    """Return whether an override set the field of a path, a section with it, or a field below."""
     key = override.partition("=")[0]
     return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")
 
@@ -112,11 +88,9 @@ def continued(
 ) -> Experiment:
     """Return the experiment of a training that starts from a trained model.
 
-    Its settings are those of the model, except those of the data, unless they are changed. So are
-    those of the start, if the model started from another one itself.
-
     Args:
-        earlier: the settings of the model.
+        earlier: the settings of the model, and of its start if it had one. They stay, except those
+            of the data.
         bundle: the folder of the model.
         changes: an experiment; the fields that it sets win. A section of another kind replaces that
             of the model.
@@ -167,46 +141,17 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
     return dict(walk("", experiment.model_dump(mode="json")))
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A config that ships with the package: an experiment, a suite or a search."""
-
-    path: Path
-    """The YAML file."""
-
-    @property
-    def name(self) -> str:
-        """The name of the file without its extension."""
-        return self.path.stem
-
-    @property
-    def text(self) -> str:
-        """The YAML."""
-        return self.path.read_text(encoding="utf-8")
-
-    @property
-    def description(self) -> str:
-        """The comment in the first line of the YAML."""
-        return self.text.partition("\n")[0].removeprefix("#").strip()
-
-    @property
-    def dataset(self) -> str:
-        """The datasets that it names, separated by commas; empty if it names none."""
-        tree = _read_tree(self.path)
-        sources = [
-            entry.get("data", {}).get("source") for entry in (tree, *tree.get("datasets", []))
-        ]
-        return ", ".join(source for source in sources if source)
+# --- Files ---------------------------------------------------------------------------------------
 
 
-def presets() -> list[Preset]:
-    """Return all shipped configs, by name.
+def presets() -> dict[str, Path]:
+    """Return the files of the configs that ship with the package, by name.
 
     The wheel has them in ``recsys/presets``, a checkout in ``configs`` beside the package.
     """
     in_wheel, in_checkout = _PACKAGE / "presets", _PACKAGE.parent / "configs"
     folder = in_wheel if in_wheel.is_dir() else in_checkout
-    return [Preset(path) for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)]
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def find_config(name: str | os.PathLike[str]) -> Path | None:
@@ -217,71 +162,46 @@ def find_config(name: str | os.PathLike[str]) -> Path | None:
     path = checked_path(name)
     if path.is_file() and path.suffix in ("", ".yaml", ".yml"):
         return path
-    return next((preset.path for preset in presets() if preset.name == str(name)), None)
+    return presets().get(str(name))
 
 
-def find_preset(name: str) -> Preset:
-    """Return the preset of a name.
+def read_config(name: str | os.PathLike[str]) -> str:
+    """Return the text of a config, a YAML file or a preset.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none of that name, or it cannot be read.
     """
-    preset = next((preset for preset in presets() if preset.name == name), None)
-    if preset is None:
-        raise InputError(f"preset {name!r}: no preset has this name{_nearest_preset(name)}")
-    return preset
-
-
-def _nearest_preset(name: str) -> str:
-    names = [preset.name for preset in presets()]
-    return did_you_mean(name, names) or "; recsys configs lists the presets"
+    file = find_config(name)
+    if file is None:
+        hint = did_you_mean(Path(name).stem, presets()) or "; recsys configs lists the presets"
+        raise InputError(f"{name}: neither a config file nor a preset{hint}")
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: cannot read the config: {error}") from error
 
 
 def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of a YAML file or a preset."""
-    file = find_config(path) or Path(path)
-    if file.is_dir():
-        raise InputError(f"{path}: is a folder: a config is a YAML file or a preset's name")
-    if not file.is_file():
-        hint = _nearest_preset(Path(path).stem)
-        raise InputError(f"{path}: neither a config file nor a preset{hint}")
-    try:
-        with file.open(encoding="utf-8") as opened:
-            tree = _parse_yaml(opened.read(_MAX_CHARACTERS + 1))
-    except DocumentError as error:
-        raise InputError(f"{path}: not valid YAML: {one_line(error, _MAX_LENGTH)}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot read the config: {error}") from error
+    tree = _parse_yaml(read_config(path), str(path))
     if not isinstance(tree, dict | None):
         raise InputError(f"{path}: a config is a mapping of sections, not {type(tree).__name__}")
     return tree or {}
 
 
-class DocumentError(ValueError):
-    """The text is not a document that a config can be; the message is one line."""
-
-
-def _parse_yaml(text: str) -> Any:
-    """Return the value of a YAML document; None if it is empty.
-
-    Raises:
-        DocumentError: it is not valid, too long, too deep, has too many aliases, or a key twice.
-    """
-    if len(text) > _MAX_CHARACTERS:
-        raise DocumentError(f"longer than {_MAX_CHARACTERS:,} characters")
+def _parse_yaml(text: str, origin: str) -> Any:
+    """Return the value of a YAML document, None if it is empty; an error names the origin."""
     try:
         return _Loader(text).get_single_data()
-    except DocumentError:
-        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f"line {mark.line + 1}: "
-        raise DocumentError(f"{line}{error.problem or error.context}") from error
-    except RecursionError as error:
-        raise DocumentError("nested too deep, or an alias contains itself") from error
+        problem = f"{line}{error.problem or error.context}"
+    except RecursionError:
+        problem = "nested too deep, or an alias contains itself"
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         # PyYAML raises the latter for values that do not fit their tags, e.g. !!int abc.
-        raise DocumentError(f"a value cannot be read: {error}") from error
+        problem = f"a value cannot be read: {error}"
+    raise InputError(f"{one_line(origin, _MAX_LENGTH)}: not valid YAML: {problem}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -290,20 +210,20 @@ class _Loader(yaml.SafeLoader):
     _aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node and all below it, and refuse keys given twice, and too many aliases."""
+        """Compose a node and all below it; refuse keys given twice, and too many aliases."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        line = f"line {event.start_mark.line + 1}: "
         self._aliases += isinstance(event, yaml.AliasEvent)
         if self._aliases > _MAX_ALIASES:  # ten levels of ten aliases are ten billion values
-            raise DocumentError(f"{line}more than {_MAX_ALIASES} aliases")
+            problem = f"more than {_MAX_ALIASES} aliases"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.MappingNode):
-            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            names = [(key.tag, key.value) for key in keys]
-            for position, key in enumerate(keys):
-                if names[position] in names[:position]:
-                    line = f"line {key.start_mark.line + 1}: "
-                    raise DocumentError(f"{line}{key.value!r} is given twice")
+            known = set[tuple[str, str]]()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in known:
+                    problem = f"{key.value!r} is given twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                known.add((key.tag, str(key.value)))
         return node
 
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PositiveFloat,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
 from recsys.config.section import MAX_COUNT, MAX_WIDTH, Section
 
@@ -77,46 +68,37 @@ Feature = Annotated[
 ]
 
 
-def _features_of(
-    noun: str, *reserved: str, vectors: bool = False
-) -> Callable[[Sequence[Feature]], Sequence[Feature]]:
-    """Return a validator: each feature is listed once, and none is a reserved column."""
-
-    def validate(features: Sequence[Feature]) -> Sequence[Feature]:
-        columns = [(feature.kind, feature.column) for feature in features]
-        for kind, column in columns:
-            if kind == "vector" and not vectors:
-                raise ValueError(f"{column}: {noun} has no vectors, only an item has")
-            if column in reserved:
-                raise ValueError(f"{column} cannot be a feature of {noun}")
-            if columns.count((kind, column)) > 1:
-                raise ValueError(f"{column} is listed twice as {kind}")
-        return features
-
-    return validate
-
-
-Features = tuple[Feature, ...]
-_OF_ITEMS = _features_of("an item", "item_id", "count", vectors=True)  # bundles have counts
-_OF_INTERACTIONS = _features_of("an interaction", "user_id", "item_id")
-_OF_USERS = _features_of("a user", "user_id", "item_id")
-
-
 class FeatureReaderConfig(Section):
-    """Features that a model reads in addition to item tokens."""
+    """Features that a model reads in addition to item tokens; a name is a column of categories."""
 
-    item_features: Annotated[Features, AfterValidator(_OF_ITEMS)] = ()
-    """Item features that are embedded with the item token, as input and as candidate, so that an
-    item without interactions has an embedding too. A plain name is a column of categories."""
+    item_features: tuple[Feature, ...] = ()
+    """Features of items, as input and as candidate: an item without interactions has an embedding
+    too."""
     item_ids: bool = True
     """Whether each item that training meets also has an embedding of its own. If not, an item is
     represented by its features only, and a new item in the same way as an old one."""
-    interaction_features: Annotated[Features, AfterValidator(_OF_INTERACTIONS)] = ()
-    """Features of past interactions (an action, a rating, a quantity) that are embedded with their
-    items: columns of the log that ``data.keep`` names. The target's interaction features are never
-    used, so columns that are only known after a purchase are allowed."""
-    user_features: Annotated[Features, AfterValidator(_OF_USERS)] = ()
-    """User features that are embedded with every past item: columns of the user table."""
+    interaction_features: tuple[Feature, ...] = ()
+    """Features of past interactions (an action, a rating, a quantity), embedded with their items:
+    columns of the log that ``data.keep`` names. Those of a target are never used."""
+    user_features: tuple[Feature, ...] = ()
+    """Features of users, embedded with every past item: columns of the user table."""
+
+    @field_validator("item_features", "interaction_features", "user_features")
+    @classmethod
+    def _can_be_features(
+        cls, features: tuple[Feature, ...], info: ValidationInfo
+    ) -> tuple[Feature, ...]:
+        of_items = info.field_name == "item_features"
+        reserved = ("item_id", "count") if of_items else ("user_id", "item_id")
+        columns = [(feature.kind, feature.column) for feature in features]
+        for kind, column in columns:
+            if kind == "vector" and not of_items:
+                raise ValueError(f"{column}: only an item has vectors")
+            if column in reserved:
+                raise ValueError(f"{column} cannot be a feature")
+            if columns.count((kind, column)) > 1:
+                raise ValueError(f"{column} is listed twice as {kind}")
+        return features
 
     @field_validator("item_ids")
     @classmethod
@@ -143,29 +125,12 @@ class TargetAttention(Section):
     head_dim: int = Field(32, ge=1, le=MAX_WIDTH)
     """Width of the queries, keys and values of each head."""
     pooling: Literal["average", "sum"] = "average"
-    """How the contributions of the purchases are pooled. average: with attention weights that sum
-    to 1, which learns rules of several causes; sum: without normalisation, which measures the total
-    support for the candidate and costs less."""
+    """How the purchases are pooled: with weights that sum to 1, which learns rules of several
+    causes, or without normalisation, which costs less."""
     half_life: HalfLives = (2.0, 50.0)
     """Recency decay: the number of purchases after which attention halves, of the first and of the
-    last head, geometrically spaced between. One number is that of all heads. A single head takes
-    one number, by default 2."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _single_head_default(cls, section: object) -> object:
-        if isinstance(section, dict) and section.get("num_heads") == 1:
-            return {"half_life": 2.0, **section}
-        return section
-
-    @field_validator("half_life")
-    @classmethod
-    def _single_head_has_one(
-        cls, half_life: tuple[float, float], info: ValidationInfo
-    ) -> tuple[float, float]:
-        if info.data.get("num_heads") == 1 and half_life[0] != half_life[1]:
-            raise ValueError("must be one number where num_heads is 1")
-        return half_life
+    last head, geometrically spaced between. One number is that of all heads; a single head has the
+    first."""
 
     @property
     def half_lives(self) -> list[float]:
@@ -179,12 +144,6 @@ class KernelAttention(Section):
     """Target attention as one dot product in a wider space (`KernelAttentionHead`)."""
 
     kind: Literal["kernel_attention"]
-    prototypes: int = Field(16, ge=1, le=MAX_WIDTH)
-    """Number of prototypes that candidates and purchases are likened to."""
-    value_dim: int = Field(8, ge=1, le=MAX_WIDTH)
-    """Width of the values; the head is a dot product wider by prototypes times this."""
-    half_life: PositiveFloat = 3.0
-    """Recency decay: the number of purchases after which attention halves."""
 
 
 class DotProduct(Section):
@@ -232,13 +191,11 @@ class TransformerConfig(_AttentionConfig):
     """Activation of a feed-forward network; relu is the published one. swiglu adds a third linear
     map of the same width as a gate."""
     norm: Literal["pre", "post", "gated"] = "pre"
-    """Place of the layer norm. pre: before each sub-layer; post: after it, as in the 2017
-    Transformer; gated: before it, and a gate scales the output of the sub-layer (with swiglu, the
-    blocks of LiGR and eSASRec)."""
+    """Place of the layer norm: before each sub-layer, after it (the 2017 Transformer), or before it
+    with a gate that scales the output (with swiglu, the blocks of LiGR and eSASRec)."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
-    """Position encoding. learned and sinusoidal vectors are added to the item embeddings (an
-    encoder counts from the end of the sequence); rotary makes attention depend on distances, which
-    is better for long histories."""
+    """Position encoding. learned and sinusoidal vectors are added to the item embeddings; rotary
+    makes attention depend on distances, which is better for long histories."""
 
     @field_validator("positions")
     @classmethod
@@ -284,9 +241,8 @@ class HSTUConfig(FeatureReaderConfig, _AttentionConfig):
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
     times: Literal["none", "past", "request"] = "none"
-    """Time features of past items. past: the time from each item to the newest one. request: the
-    time from each item to the request, which in training is the time of the next interaction;
-    requires ``evaluation.request_time: known``."""
+    """Time features of past items: the time from each item to the newest one, or to the request
+    (in training the next interaction), which needs ``evaluation.request_time: known``."""
     head: Head = DotProduct()
     """The head that scores candidates."""
 

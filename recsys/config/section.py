@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from recsys.errors import InputError, did_you_mean, one_line
+from recsys.errors import InputError, did_you_mean
 
 MAX_SEED = 2**63 - 1
 """The largest seed that torch and numpy both take."""
@@ -17,7 +17,6 @@ MAX_WIDTH = 65_536
 MAX_COUNT = 10_000_000
 """The largest number of steps, items or epochs that a setting may ask for."""
 
-_MAX_COMPLAINTS, _MAX_LENGTH = 10, 300
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 80
 
@@ -49,40 +48,25 @@ def with_kind(section: object) -> object:
     return {"kind": section} if isinstance(section, str) else section
 
 
-def complaints_of(error: ValidationError, root: type[Section]) -> list[tuple[str, str]]:
-    """Return the dotted path of each wrong field, and a line on it; of many, the first ten."""
-    complaints = list(_complaints(error, root))
-    lines = [
-        (path, one_line(f"{path or 'config'}: {text}", _MAX_LENGTH))
-        for path, text in complaints[:_MAX_COMPLAINTS]
-    ]
-    if len(complaints) > len(lines):
-        lines.append((complaints[len(lines)][0], f"and {len(complaints) - len(lines)} more"))
-    return lines
-
-
-def _complaints(error: ValidationError, root: type[Section]) -> Iterator[tuple[str, str]]:
-    """Yield the full path of each wrong field; and the rule, the value, and the nearest name."""
+def complaints_of(error: ValidationError, root: type[Section]) -> Iterator[tuple[str, str]]:
+    """Yield the dotted path of each wrong field, and a line: path, rule, value or nearest name."""
     for problem in error.errors():
         path, section = _locate([str(key) for key in problem["loc"]], root)
-        name, fields = path.rpartition(".")[2], section.model_fields if section else {}
+        rule = problem["msg"].removeprefix("Value error, ")
+        complaint = f"{rule[:1].lower()}{rule[1:]}, not {_shown(problem['input'])}"
         if problem["type"] == "extra_forbidden":
-            hint = did_you_mean(name, fields) or f"; known here: {', '.join(fields)}"
-            yield path, f"unknown key{hint}"
+            known = section.model_fields if section else {}
+            near = did_you_mean(path.rpartition(".")[2], known)
+            complaint = f"unknown key{near or f'; known here: {list(known)}'}"
         elif problem["type"] == "union_tag_invalid":
-            context = problem["ctx"]
-            yield path, f"the kind must be {context['expected_tags']}, not {_shown(context['tag'])}"
+            tags, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
+            complaint = f"the kind must be {tags}, not {_shown(tag)}"
         elif problem["type"] == "union_tag_not_found":
-            options = sections_in(fields[name].annotation) if name in fields else ()
-            kinds = ", ".join(repr(kind) for option in options for kind in _kinds(option))
-            yield path, f"needs a kind, one of {kinds}; not {_shown(problem['input'])}"
-        else:
-            rule = problem["msg"].removeprefix("Value error, ")
-            yield path, f"{rule[:1].lower()}{rule[1:]}, not {_shown(problem['input'])}"
+            complaint = f"needs a kind, not {_shown(problem['input'])}"
+        yield path, f"{path or 'config'}: {complaint}"
 
 
 def _shown(value: object) -> str:
-    """Return a value as a message shows it: a long one is cut."""
     try:
         return _REPR.repr(value)
     except ValueError:  # Python shows no integer of many thousand digits
@@ -105,19 +89,17 @@ def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Sec
         if not key.isdecimal():  # else an index in a list
             section = below[0] if below else None
             field = section.model_fields.get(key) if section else None
-            below = list(sections_in(field.annotation)) if field else []
+            below = list(_sections_in(field.annotation)) if field else []
     return ".".join(path), section
 
 
 def _kinds(section: type[Section]) -> tuple[str, ...]:
-    """Return the kinds of a section of a union; none for another section."""
     kind = section.model_fields.get("kind")
     return get_args(kind.annotation) if kind else ()
 
 
-def sections_in(annotation: object) -> Iterator[type[Section]]:
-    """Yield the sections that a field of this type may contain."""
+def _sections_in(annotation: object) -> Iterator[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     for argument in get_args(annotation):
-        yield from sections_in(argument)
+        yield from _sections_in(argument)

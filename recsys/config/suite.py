@@ -47,7 +47,7 @@ class Suite(_Fields):
     name: Name = "suite"
     """Name of the suite."""
     seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field((0,), min_length=1)
-    """Seeds that every model is trained with; baselines use the first."""
+    """Every model is trained with each; baselines use the first."""
     datasets: tuple[SuiteEntry, ...] = Field(min_length=1)
     """The datasets."""
     models: tuple[SuiteEntry, ...] = ()
@@ -57,25 +57,18 @@ class Suite(_Fields):
     tracking: TrackingConfig = TrackingConfig()
     """Where the runs are stored."""
 
-    @field_validator("seeds")
-    @classmethod
-    def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) < len(seeds):
-            raise ValueError("must not repeat")
-        return seeds
-
     @field_validator("models")
     @classmethod
-    def _models_decide_no_protocol(cls, models: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:
+    def _decide_no_protocol(cls, models: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:
         for entry in models:
             if entry.data or entry.evaluation:
                 raise ValueError(f"{entry.name!r}: data and evaluation belong to a dataset")
         return models
 
-    @field_validator("datasets", "models")
+    @field_validator("seeds", "datasets", "models")
     @classmethod
-    def _names_differ(cls, entries: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:
-        names = [entry.name for entry in entries]
+    def _differ(cls, entries: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [entry.name if isinstance(entry, SuiteEntry) else entry for entry in entries]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"{min(twice)!r} is used twice")
         return entries
@@ -101,12 +94,7 @@ class Suite(_Fields):
 
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
-    """Read a suite from YAML.
-
-    Raises:
-        InputError: the file cannot be read, or fields of the suite or of one of its experiments are
-            unknown or wrong.
-    """
+    """Read a suite from YAML, and check all of its experiments; see `load_experiment`."""
     suite = load_section(path, Suite)
     for dataset in suite.datasets:
         for model in (None, *suite.models):
@@ -155,12 +143,3 @@ class Search(Section):
         if self.trials is None and self.minutes is None:
             raise ValueError("give trials, minutes or both: a search needs a limit")
         return self
-
-
-def load_search(path: str | os.PathLike[str]) -> Search:
-    """Read a search from YAML.
-
-    Raises:
-        InputError: the file cannot be read, or fields are unknown or wrong.
-    """
-    return load_section(path, Search)

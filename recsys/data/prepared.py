@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 import polars as pl
 
-from recsys.config import Columns, DataConfig, RequestTime, Split, with_changes
+from recsys.config import Columns, DataConfig, RequestTime, Split
 from recsys.data.database import check_memory
 from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
@@ -300,4 +300,4 @@ def with_words(config: DataConfig | None, words: LogWords) -> DataConfig:
     if columns := {_COLUMNS[word]: changes[word] for word in changes if word in _COLUMNS}:
         named = Columns() if config.columns is None else config.columns
         fields["columns"] = named.model_dump(exclude_unset=True) | columns
-    return with_changes(config, fields, "data") if fields else config
+    return DataConfig(**(config.model_dump(exclude_unset=True) | fields)) if fields else config

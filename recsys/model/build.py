@@ -76,8 +76,8 @@ def build_model(
         sizes = dim, config.head.head_dim, config.head.half_lives
         head = TargetAttentionHead(*sizes, pooling=config.head.pooling, dropout=dropout)
     elif isinstance(config.head, KernelAttention):
-        kernel = config.head.prototypes, config.head.value_dim, config.head.half_life
-        head = KernelAttentionHead(dim, *kernel, dropout)
+        prototypes, value_dim, half_life = 16, 8, 3.0
+        head = KernelAttentionHead(dim, prototypes, value_dim, half_life, dropout)
     return NextItemModel(ItemEmbeddings(num_items, dim, features), encoder, head, inputs)
 
 

@@ -14,18 +14,17 @@ from recsys.config import (
     DotProduct,
     Experiment,
     NextItemConfig,
+    Search,
     TargetAttention,
     TrainingConfig,
     continued,
     dump_experiment,
     find_config,
-    find_preset,
     flatten,
     load_experiment,
-    load_search,
+    load_section,
     load_suite,
     parse_experiment,
-    presets,
 )
 from recsys.errors import InputError
 
@@ -59,15 +58,12 @@ def test_a_dumped_experiment_loads_as_itself(tmp_path: Path) -> None:
         ({"num_heads": 3, "half_life": [2, 50]}, [2, 10, 50]),
         ({"num_heads": 2, "half_life": 5}, [5, 5]),
         ({"num_heads": 1}, [2]),
-        ({}, [2, 50]),
     ],
 )
 def test_half_lives_are_geometrically_spaced_over_the_heads(
     head: dict[str, object], half_lives: list[float]
 ) -> None:
-    attention = TargetAttention.model_validate(head)
-    assert attention.half_lives == pytest.approx(half_lives)
-    assert TargetAttention.model_validate(attention.model_dump(mode="json")) == attention
+    assert TargetAttention.model_validate(head).half_lives == pytest.approx(half_lives)
 
 
 def test_an_experiment_takes_the_data_settings_of_a_dataset_unless_it_sets_others() -> None:
@@ -94,9 +90,8 @@ def test_overrides_are_yaml_and_reach_nested_fields() -> None:
 
 
 def test_settings_have_names_that_mlflow_takes() -> None:
-    where = {"discount, fee or entry by hand": "code <> 'M'", "100% off?": "price > 0"}
-    settings = flatten(Experiment(data=DataConfig(where=where)))
-    assert settings["data.where"] == where
+    settings = flatten(Experiment(data=DataConfig(where={"100% off?": "price > 0"})))
+    assert settings["data.where"] == {"100% off?": "price > 0"}
     assert all(re.fullmatch(r"[\w\-. :/]+", name) for name in settings)
 
 
@@ -111,18 +106,10 @@ def test_settings_have_names_that_mlflow_takes() -> None:
         ("seed.x=1", "seed has no fields"),
         ("model.num_heads=3", "model.num_heads: must divide embedding_dim, 64, not 3"),
         ("model.head.half_life=[0, 5]", "half_life.0: input should be greater than 0"),
-        (
-            "model.head={kind: target_attention, num_heads: 1, half_life: [2, 20]}",
-            "half_life: must be one number where num_heads is 1",
-        ),
         ("name=../elsewhere", "name: string should match pattern"),
         ("training.loss=softmax", "training.loss: the kind must be"),
         ("training.loss={kind: bce, calibration: 0.5}", "training.loss.calibration: unknown key"),
-        ("training.loss={}", "needs a kind, one of 'cross_entropy', 'sampled_softmax', 'bce', 'g"),
-        (
-            "model.head={num_heads: 2}",
-            "model.head: needs a kind, one of 'target_attention', 'kernel",
-        ),
+        ("model.head={num_heads: 2}", "model.head: needs a kind, not {'num_heads': 2}"),
         ("model.item_features=[{kind: vector, kolumn: x}]", "item_features.0.kolumn: unknown key"),
     ],
 )
@@ -172,7 +159,7 @@ def test_a_preset_is_loaded_by_name_from_any_folder_and_a_file_of_its_name_wins(
     monkeypatch.chdir(tmp_path)
     assert load_experiment("ml-1m", ["seed=3"]).data.source == "ml-1m"
     assert load_suite("suite").name == "suite"
-    assert load_search("tune").trials == 50
+    assert load_section("tune", Search).trials == 50
     Path("shop").mkdir()
     assert find_config("shop") == FOLDER / "shop.yaml"
     Path("shop").rmdir()
@@ -188,7 +175,7 @@ def test_a_preset_is_loaded_by_name_from_any_folder_and_a_file_of_its_name_wins(
         ("sasrec", "sasrec: neither a config file nor a preset; did you mean 'ml-1m-sasrec'?"),
         ("configs/shopp.yaml", "configs/shopp.yaml: neither a config file nor a preset; did you "),
         ("zzz.yaml", "zzz.yaml: neither a config file nor a preset; recsys configs lists the"),
-        (".", ".: is a folder: a config is a YAML file or a preset's name"),
+        (".", ".: neither a config file nor a preset; "),
         ("list.yaml", "list.yaml: a config is a mapping of sections, not list"),
     ],
 )
@@ -211,11 +198,8 @@ def test_the_command_lists_and_shows_presets() -> None:
 
     rows = {row["name"]: row for row in json.loads(run("configs", "--json"))}
     assert rows.keys() == {path.stem for path in FOLDER.glob("*.yaml")}
-    assert rows["suite"]["dataset"] == "ml-1m, amazon-beauty, amazon-sports"
-    for preset in presets():
-        assert len(preset.description) > 20, preset.name
-        assert preset.dataset or preset.name == "tune"
+    assert all(len(row["description"]) > 20 for row in rows.values())
     assert "ml-1m-factorisation-machine" in run("configs")  # not cut off
     assert run("configs", "ml-1m-sasrec") == (FOLDER / "ml-1m-sasrec.yaml").read_text()
     with pytest.raises(InputError, match="did you mean 'ml-1m-hstu'"):
-        find_preset("ml-1m-hst")
+        run("configs", "ml-1m-hst")

@@ -155,15 +155,15 @@ def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
     ("model", "message"),
     [
         ({"item_features": ["brand", "brand"]}, "brand is listed twice as category"),
-        ({"item_features": ["count"]}, "count cannot be a feature of an item"),
+        ({"item_features": ["count"]}, "count cannot be a feature"),
         ({"item_features": [{"kind": "numeric", "column": "x"}]}, "item_features.0: the kind must"),
         (
             {"item_features": [{"kind": "text", "column": "x", "dim": 3}]},
             "dim: unknown key; did you mean 'dims'",
         ),
         ({"item_ids": False}, "model.item_ids: false needs item_features"),
-        ({"interaction_features": ["item_id"]}, "item_id cannot be a feature of an interaction"),
-        ({"user_features": ["user_id"]}, "user_id cannot be a feature of a user"),
+        ({"interaction_features": ["item_id"]}, "item_id cannot be a feature"),
+        ({"user_features": ["user_id"]}, "user_id cannot be a feature"),
         *(
             ({"kind": kind, f"{entity}_features": ["x"]}, f"{entity}_features: unknown key")
             for kind in ("masked_item", "factorisation_machine", "sequence_to_sequence")

@@ -107,5 +107,5 @@ def test_items_of_a_model_have_its_length() -> None:
 def test_vectors_are_of_items_only() -> None:
     for entity in ("user", "interaction"):
         tree = {"model": {f"{entity}_features": [{"kind": "vector", "column": "text"}]}}
-        with pytest.raises(InputError, match="has no vectors, only an item has"):
+        with pytest.raises(InputError, match="only an item has vectors"):
             parse_experiment(tree)

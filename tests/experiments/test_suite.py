@@ -93,7 +93,7 @@ def test_a_count_ensemble_belongs_to_a_model_or_to_all(tmp_path: Path) -> None:
     [
         ({"modle": []}, "modle: unknown key; did you mean 'model'?"),
         ({"seeds": []}, "seeds: "),
-        ({"seeds": [0, 0]}, "seeds: must not repeat"),
+        ({"seeds": [0, 0]}, "seeds: 0 is used twice"),
         (
             {"models": [{"name": "m", "data": {"k_core": True}}]},
             "'m': data and evaluation belong to a dataset",

@@ -18,7 +18,7 @@ from recsys.config import (
     Search,
     flatten,
     load_experiment,
-    load_search,
+    load_section,
     parse_experiment,
 )
 from recsys.data.histories import Histories
@@ -216,7 +216,7 @@ def test_mistakes_in_the_search_are_reported(
     path = tmp_path / "tune.yaml"
     path.write_text(yaml.safe_dump(tree))
     with pytest.raises(InputError) as error:
-        load_search(path)
+        load_section(path, Search)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -252,4 +252,4 @@ def test_the_command_writes_a_config_that_loads(
 def test_the_shipped_search_fits_the_shipped_configs() -> None:
     configs = Path(__file__).parents[2] / "configs"
     fields = flatten(load_experiment(configs / "ml-1m.yaml"))
-    assert set(load_search(configs / "tune.yaml").space) <= set(fields)
+    assert set(load_section(configs / "tune.yaml", Search).space) <= set(fields)

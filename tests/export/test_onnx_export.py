@@ -63,9 +63,7 @@ KINDS: dict[str, ModelConfig] = {
     "dot product": small(head=DotProduct(), positions="learned"),
     "target attention": small(head=TargetAttention(head_dim=4)),
     "target attention, sums": small(head=TargetAttention(head_dim=4, pooling="sum")),
-    "kernel attention": small(
-        head=KernelAttention(kind="kernel_attention", prototypes=3, value_dim=2)
-    ),
+    "kernel attention": small(head=KernelAttention(kind="kernel_attention")),
     "gated rotary": small(
         num_blocks=2, head=DotProduct(), norm="gated", positions="rotary", activation="swiglu"
     ),

@@ -53,9 +53,7 @@ ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
 ATTENTION = NextItemConfig(**SIZES, head=TargetAttention(num_heads=2, head_dim=4))
 DOT = NextItemConfig(**SIZES | {"embedding_dim": 6}, head=DotProduct())
-KERNEL = NextItemConfig(
-    **SIZES, head=KernelAttention(kind="kernel_attention", prototypes=3, value_dim=2)
-)
+KERNEL = NextItemConfig(**SIZES, head=KernelAttention(kind="kernel_attention"))
 HSTU = HSTUConfig(kind="hstu", **SIZES, times="past")
 OTHERS = (
     NextItemConfig(**SIZES, head=TargetAttention(num_heads=1, head_dim=4, pooling="sum")),
