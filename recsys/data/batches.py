@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.data.histories import PAD, Bools, Histories, Int64s, Spans
+from recsys.data.histories import PAD, Bools, Histories, Int32s, Int64s
 from recsys.errors import InputError
 
 Windows = Literal["newest", "all"]
@@ -91,6 +90,34 @@ def _sent(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=True)
 
 
+class Replay(NamedTuple):
+    """The histories of a warm start: all with new interactions, and a sample of the others."""
+
+    is_new: Bools
+    """Whether each history has new interactions."""
+    share: float
+    """The share of the others in an epoch, below 1; there may be fewer."""
+
+    def draw(self, lengths: Int64s, rng: np.random.Generator) -> Int64s:
+        """Draw the rows of a pass over histories of these lengths, ascending."""
+        new, old = (np.flatnonzero(rows & (lengths >= 2)) for rows in (self.is_new, ~self.is_new))
+        replayed = min(round(len(new) * self.share / (1 - self.share)), len(old))
+        return np.sort(np.concatenate([new, rng.choice(old, replayed, replace=False)]))
+
+
+class _Pass(NamedTuple):
+    """The S sequences of a pass over the histories, as positions among all items."""
+
+    number: int
+    users: Int64s
+    starts: Int64s
+    cuts: Int64s
+    """Where the targets begin that follow the inputs; for next items, that of the last input."""
+    ends: Int64s
+    batches: list[Int64s]
+    """The sequences of each batch."""
+
+
 @dataclass(eq=False)
 class TrainingBatches:
     """An epoch of training sequences; iterating again gives the next epoch's order.
@@ -119,36 +146,35 @@ class TrainingBatches:
     batch_tokens: int
     """The maximum number of input positions per batch, padding included."""
     seed: int
-    """Seed of the order and the masks, together with the epoch number."""
+    """Seed of the order, the masks and the cuts, together with the epoch number."""
     windows: Windows = "newest"
     epochs_per_pass: int = 1
     """The number of epochs that divide the batches of a pass over all sequences."""
     mask_probability: float | None = None
     """The probability of masking an item. Masked items are PAD in the inputs, and alone are the
     targets, from the left; of each sequence at least one is masked."""
+    max_targets: int | None = None
+    """If given, each pass cuts each history in two at new random positions, one per
+    ``max_sequence_length`` items: the newest items before a cut are inputs, and so many after it
+    are targets, which ``batch_tokens`` counts too."""
+    replay: Replay | None = None
+    """The histories of each pass; all if None."""
     epoch: int = field(default=0, init=False)
     """The number of the next epoch."""
-    _planned: tuple[int, list[Int64s]] | None = field(default=None, init=False)
-
-    @cached_property
-    def _sequences(self) -> Spans:
-        cut = Spans.newest if self.windows == "newest" else Spans.overlapping
-        return cut(self.histories, self.max_sequence_length + 1).at_least(2)
+    _planned: _Pass | None = field(default=None, init=False)
 
     @property
     def num_tokens(self) -> int:
-        """Number of inputs in an epoch, without padding, on average."""
-        lengths = self._sequences.lengths - (self.mask_probability is None)
-        return int(lengths.sum()) // self.epochs_per_pass
+        """Number of inputs in the next epoch, and targets after a cut, without padding."""
+        planned = self._pass(self.epoch // self.epochs_per_pass)
+        by_position = self.mask_probability is None and self.max_targets is None
+        ends = planned.cuts if by_position else planned.ends
+        return int((ends - planned.starts).sum()) // self.epochs_per_pass
 
     def plan(self, epoch: int) -> list[Int64s]:
-        """Return the rows of each batch of an epoch."""
+        """Return the sequences of each batch of an epoch."""
         number, part = divmod(epoch, self.epochs_per_pass)
-        if self._planned is None or self._planned[0] != number:
-            rng = np.random.default_rng([self.seed, number])
-            lengths, longest = self._sequences.lengths - 1, self.max_sequence_length
-            self._planned = number, _plan(lengths, longest, self.batch_tokens, rng)
-        _, batches = self._planned
+        batches = self._pass(number).batches
         if len(batches) < self.epochs_per_pass > 1:
             raise InputError(
                 f"training.epochs_per_pass={self.epochs_per_pass}: a pass over the log has "
@@ -156,29 +182,71 @@ class TrainingBatches:
             )
         return batches[part :: self.epochs_per_pass]
 
+    def _pass(self, number: int) -> _Pass:
+        if self._planned is None or self._planned.number != number:
+            lengths, rng = self.histories.lengths, np.random.default_rng([self.seed, number])
+            users, replay = np.arange(len(lengths)), self.replay
+            if replay is not None:
+                users = replay.draw(lengths, np.random.default_rng([self.seed, number]))
+            users, starts, cuts, ends = self._sequences(users, lengths[users], rng)
+            targets = 0 if self.max_targets is None else int((ends - cuts).max(initial=0))
+            length, tokens = self.max_sequence_length, self.batch_tokens
+            batches = _plan(cuts - starts, length, tokens, rng, targets)
+            self._planned = _Pass(number, users, starts, cuts, ends, batches)
+        return self._planned
+
+    def _sequences(
+        self, users: Int64s, lengths: Int64s, rng: np.random.Generator
+    ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        """Return the users, starts, cuts and ends of the sequences of some users."""
+        offsets, length = self.histories.offsets, self.max_sequence_length
+        counts = -(-np.maximum(lengths - 1, 0) // length)
+        if self.windows == "newest" and self.max_targets is None:
+            counts = np.minimum(counts, 1)
+        users = np.repeat(users, counts)
+        firsts, ends = offsets[users], offsets[users + 1]
+        if self.max_targets is not None:
+            cuts = rng.integers(firsts + 1, ends)
+            ends = np.minimum(ends, cuts + self.max_targets)
+            return users, np.maximum(firsts, cuts - length), cuts, ends
+        later = np.repeat(np.cumsum(counts), counts) - np.arange(len(users)) - 1
+        ends = ends - later * length
+        return users, np.maximum(firsts, ends - length - 1), ends - 1, ends
+
     def __len__(self) -> int:
         return len(self.plan(self.epoch))
 
     def __iter__(self) -> Iterator[SequenceBatch]:
         batches = self.plan(self.epoch)
+        planned = self._pass(self.epoch // self.epochs_per_pass)
         rng = np.random.default_rng([self.seed, self.epoch])
         self.epoch += 1
+        spans, longest = self.histories.spans, self.max_sequence_length
         for rows in batches:
-            sequences = self._sequences.take(rows)
-            width = batch_width(int(sequences.lengths.max()) - 1, self.max_sequence_length)
-            grid = torch.from_numpy(sequences.padded(width + 1).astype(np.int64))
+            users, starts, cuts, ends = (values[rows] for values in planned[1:5])
+            lengths = cuts - starts
+            width = batch_width(int(lengths.max()), longest)
+            if self.max_targets is not None:
+                items, targets = spans(starts, cuts).padded(width), spans(cuts, ends).padded()
+                yield SequenceBatch(_tensor(items), _tensor(lengths), _tensor(targets))
+                continue
+            sequences = spans(starts, ends)
+            grid = _tensor(sequences.padded(width + 1))
             if self.mask_probability is not None:
-                lengths = torch.from_numpy(sequences.lengths)
-                yield _masked(grid, lengths, self.mask_probability, rng)
+                yield _masked(grid, _tensor(lengths + 1), self.mask_probability, rng)
                 continue
             times = sequences.padded_times(width + 1)
             yield SequenceBatch(
                 items=grid[:, :-1] * (grid[:, 1:] != PAD),
-                lengths=torch.from_numpy(sequences.lengths - 1),
+                lengths=_tensor(lengths),
                 targets=grid[:, 1:],
-                times=None if times is None else torch.from_numpy(times[:, :-1]),
-                features=FeatureTensors.from_histories(sequences.without_last(), width),
+                times=None if times is None else _tensor(times[:, :-1]),
+                features=FeatureTensors.from_histories(spans(starts, cuts, users), width),
             )
+
+
+def _tensor(values: Int64s | Int32s) -> Tensor:
+    return torch.from_numpy(values.astype(np.int64, copy=False))
 
 
 def _masked(
@@ -193,128 +261,6 @@ def _masked(
     return SequenceBatch(items * ~masked, lengths, targets)
 
 
-@dataclass(eq=False)
-class SequenceToSequenceBatches:
-    """An epoch of histories cut in two: the newest items before a cut, and the first after it.
-
-    Every epoch cuts each history at new random positions, one per ``max_sequence_length`` items, so
-    that an epoch reads about as many items as the histories have. Batching and iteration work as in
-    `TrainingBatches`, but ``batch_tokens`` counts inputs and targets.
-    """
-
-    histories: Histories
-    max_sequence_length: int
-    max_targets: int
-    batch_tokens: int
-    seed: int
-    epoch: int = field(default=0, init=False)
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of inputs and targets in the next epoch; it differs slightly between epochs."""
-        inputs, targets = self._cut(np.random.default_rng([self.seed, self.epoch]))
-        return int(inputs.lengths.sum() + targets.lengths.sum())
-
-    def __len__(self) -> int:
-        batches, _, _ = self._plan_epoch()
-        return len(batches)
-
-    def __iter__(self) -> Iterator[SequenceBatch]:
-        batches, all_inputs, all_targets = self._plan_epoch()
-        self.epoch += 1
-        for rows in batches:
-            inputs, targets = all_inputs.take(rows), all_targets.take(rows)
-            width = batch_width(int(inputs.lengths.max()), self.max_sequence_length)
-            yield SequenceBatch(
-                items=torch.from_numpy(inputs.padded(width).astype(np.int64)),
-                lengths=torch.from_numpy(inputs.lengths),
-                targets=torch.from_numpy(targets.padded().astype(np.int64)),
-            )
-
-    def _plan_epoch(self) -> tuple[list[Int64s], Spans, Spans]:
-        """Return the rows of each batch, and the inputs and targets that they index."""
-        rng = np.random.default_rng([self.seed, self.epoch])
-        inputs, targets = self._cut(rng)
-        width, longest = int(targets.lengths.max(initial=0)), self.max_sequence_length
-        return _plan(inputs.lengths, longest, self.batch_tokens, rng, width), inputs, targets
-
-    def _cut(self, rng: np.random.Generator) -> tuple[Spans, Spans]:
-        histories, longest = self.histories, self.max_sequence_length
-        cuts_per_history = -(-np.maximum(histories.lengths - 1, 0) // longest)
-        users = np.repeat(np.arange(len(histories)), cuts_per_history)
-        starts, ends = histories.offsets[users], histories.offsets[users + 1]
-        cuts = rng.integers(starts + 1, ends)
-        oldest = np.maximum(starts, cuts - longest)
-        last = np.minimum(ends, cuts + self.max_targets)
-        return Spans(histories, users, oldest, cuts), Spans(histories, users, cuts, last)
-
-
-PlainBatches = TrainingBatches | SequenceToSequenceBatches
-
-
-class ReplayBatches:
-    """Epochs of all histories with new interactions and of a sample of the others, drawn per pass.
-
-    Args:
-        build: makes the batches of the histories of an epoch.
-        histories: the training histories.
-        is_new: whether each history has new interactions.
-        share: the share of the others in an epoch, below 1; there may be fewer.
-        seed: seed of the samples, together with the number of the pass.
-        epochs_per_pass: the number of epochs that divide a pass.
-    """
-
-    def __init__(
-        self,
-        build: Callable[[Histories], PlainBatches],
-        histories: Histories,
-        is_new: Bools,
-        share: float,
-        seed: int,
-        epochs_per_pass: int = 1,
-    ) -> None:
-        self._build = build
-        self._histories = histories
-        trained = histories.lengths >= 2
-        self._new = np.flatnonzero(is_new & trained)
-        self._old = np.flatnonzero(~is_new & trained)
-        wanted = round(len(self._new) * share / (1 - share))
-        self.replayed = min(wanted, len(self._old))
-        """The number of histories of an epoch that have no new interaction."""
-        self._seed = seed
-        self._epochs_per_pass = epochs_per_pass
-        self._drawn: tuple[int, PlainBatches] | None = None
-        self.epoch = 0
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of inputs in the next epoch, without padding."""
-        return self._batches().num_tokens
-
-    def __len__(self) -> int:
-        return len(self._batches())
-
-    def __iter__(self) -> Iterator[SequenceBatch]:
-        batches = self._batches()
-        self.epoch += 1
-        yield from batches
-
-    def _batches(self) -> PlainBatches:
-        """Return the batches of the next epoch."""
-        number = self.epoch // self._epochs_per_pass
-        if self._drawn is None or self._drawn[0] != number:
-            rng = np.random.default_rng([self._seed, number])
-            old = rng.choice(self._old, self.replayed, replace=False)
-            rows = np.sort(np.concatenate([self._new, old]))
-            self._drawn = number, self._build(self._histories.take(rows))
-        _, batches = self._drawn
-        batches.epoch = self.epoch
-        return batches
-
-
-Batches = PlainBatches | ReplayBatches
-
-
 class ShardedBatches:
     """One process's shard of each batch, from a given epoch on, and from the batch of a state.
 
@@ -323,11 +269,9 @@ class ShardedBatches:
     [[[[7, 8]]], [[[4, 0]]]]
     """
 
-    def __init__(self, batches: Batches, epoch: int, process: int, processes: int) -> None:
-        self._batches = batches
+    def __init__(self, batches: TrainingBatches, epoch: int, process: int, processes: int) -> None:
+        self._batches, self._process, self._processes = batches, process, processes
         self._batches.epoch = epoch
-        self._process = process
-        self._processes = processes
         self._served = self._skipped = 0
         self._read = self._padded = 0
         self.num_tokens = batches.num_tokens

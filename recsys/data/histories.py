@@ -31,13 +31,7 @@ class FeatureTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """The features of N interactions or users, as rows of a table without duplicates.
-
-    >>> stars = FeatureTable(np.zeros((3, 0), int), np.zeros((3, 0)), np.array([[0], [-1], [1]]))
-    >>> rated = Features(stars, np.array([2, 2, 1]))
-    >>> stars.numbers[rated[1:].rows].tolist()
-    [[1], [-1]]
-    """
+    """The features of N interactions or users, as rows of a table without duplicates."""
 
     table: FeatureTable
     rows: Int64s
@@ -89,18 +83,22 @@ class Histories:
         """Return the histories ``items[starts[b]:ends[b]]``, without PAD tokens."""
         return cls(items, np.array([0, len(items)])).spans(starts, ends)
 
-    def spans(self, starts: Int64s, ends: Int64s) -> Histories:
-        """Return ``items[starts[b]:ends[b]]`` without PAD tokens, as histories of any users."""
+    def spans(self, starts: Int64s, ends: Int64s, users: Int64s | None = None) -> Histories:
+        """Return ``items[starts[b]:ends[b]]`` without PAD, with the features of users [B]."""
         indices, offsets = span_indices(starts, ends), _offsets(ends - starts)
         items = np.asarray(self.items)[indices]
         known = items != PAD
         if not known.all():
             items, indices = items[known], indices[known]
             offsets = np.concatenate([[0], np.cumsum(known)])[offsets]
-        times = None if self.times is None else np.asarray(self.times)[indices]
-        features = self.interaction_features
-        features = None if features is None else features[indices]
-        return Histories(items, offsets, times, interaction_features=features)
+        return Histories(
+            items,
+            offsets,
+            None if self.times is None else np.asarray(self.times)[indices],
+            None,
+            self.interaction_features and self.interaction_features[indices],
+            None if users is None else self.user_features and self.user_features[users],
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -112,14 +110,13 @@ class Histories:
             raise ValueError(f"a slice of histories must have step 1, not {step}")
         offsets = self.offsets[start : max(start, stop) + 1]
         span = slice(offsets[0], offsets[-1])
-        features, user_features = self.interaction_features, self.user_features
         return Histories(
             self.items[span],
             offsets - offsets[0],
             None if self.times is None else self.times[span],
             None if self.request_times is None else self.request_times[users],
-            None if features is None else features[span],
-            None if user_features is None else user_features[users],
+            self.interaction_features and self.interaction_features[span],
+            self.user_features and self.user_features[users],
         )
 
     @property
@@ -137,30 +134,20 @@ class Histories:
         """The median time between two successive entries of a history; None if there are none."""
         if self.times is None:
             return None
-        successive = np.diff(self.users) == 0
-        gaps = np.diff(self.times)[successive]
+        gaps = np.diff(self.times)[np.diff(self.users) == 0]
         return int(np.median(gaps)) if len(gaps) else None
 
     def take(self, rows: Int64s) -> Histories:
         """Return the histories of the given rows, in their order."""
-        user_features = self.user_features
-        return replace(
-            self.spans(self.offsets[rows], self.offsets[rows + 1]),
-            request_times=None if self.request_times is None else self.request_times[rows],
-            user_features=None if user_features is None else user_features[rows],
-        )
+        taken = self.spans(self.offsets[rows], self.offsets[rows + 1], rows)
+        times = self.request_times
+        return taken if times is None else replace(taken, request_times=times[rows])
 
     def latest(self, count: int) -> Histories:
         """Return the last ``count`` items of each history."""
-        latest = self.spans(
-            np.maximum(self.offsets[:-1], self.offsets[1:] - count), self.offsets[1:]
-        )
+        starts = np.maximum(self.offsets[:-1], self.offsets[1:] - count)
+        latest = self.spans(starts, self.offsets[1:])
         return replace(latest, request_times=self.request_times, user_features=self.user_features)
-
-    def without_last(self) -> Histories:
-        """Return the histories without their last items; each must have one."""
-        earlier = self.spans(self.offsets[:-1], self.offsets[1:] - 1)
-        return replace(earlier, request_times=self.request_times, user_features=self.user_features)
 
     def padded(self, width: int | None = None) -> Int32s:
         """Return item tokens [B, width], right-padded with PAD; width >= the longest history."""
@@ -188,13 +175,12 @@ class Histories:
         """
         if self.times is None:
             return None
-        lengths, users = self.lengths, np.arange(len(self))
-        width = int(lengths.max(initial=0)) if width is None else width
-        grid = np.zeros((len(self), width + 1), dtype=np.int64)
-        grid[np.arange(width + 1) < lengths[:, None]] = self.times
+        present, rows, lengths = self._present(width), np.arange(len(self)), self.lengths
+        grid = np.zeros((len(self), present.shape[1] + 1), dtype=np.int64)
+        grid[:, :-1][present] = self.times
         # An empty history reads index -1, the last of its row, which is 0 as it should be.
-        grid[users, lengths] = (
-            grid[users, lengths - 1] if self.request_times is None else self.request_times
+        grid[rows, lengths] = (
+            grid[rows, lengths - 1] if self.request_times is None else self.request_times
         )
         return grid
 
@@ -221,65 +207,6 @@ class Histories:
             for name in ("categories", "shares", "numbers")
         )
         return categories, shares, numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """S parts of B histories; their items are copied, or read from a file, only by `take`.
-
-    >>> spans = Spans.newest(Histories.from_lists([[3, 1], [], [2, 2, 4]]), 2)
-    >>> spans.lengths.tolist(), spans.take(np.array([2])).items.tolist()
-    ([2, 0, 2], [2, 4])
-    """
-
-    histories: Histories
-    users: Int64s
-    """Shape [S]: the history that each part belongs to."""
-    starts: Int64s
-    """Shape [S]: where each part starts among the items of all histories."""
-    ends: Int64s
-    """Shape [S]: where it ends (exclusive)."""
-
-    @classmethod
-    def newest(cls, histories: Histories, count: int) -> Spans:
-        """Return the last ``count`` items of each history."""
-        ends = histories.offsets[1:]
-        starts = np.maximum(histories.offsets[:-1], ends - count)
-        return cls(histories, np.arange(len(histories)), starts, ends)
-
-    @classmethod
-    def overlapping(cls, histories: Histories, size: int) -> Spans:
-        """Cut ``size`` items at a time from the end; each starts with the last item before it.
-
-        >>> spans = Spans.overlapping(Histories.from_lists([[1, 2, 3, 4, 5, 6], [7], [8, 9]]), 3)
-        >>> spans.take(np.arange(len(spans))).padded().tolist()
-        [[1, 2, 0], [2, 3, 4], [4, 5, 6], [7, 0, 0], [8, 9, 0]]
-        """
-        steps = np.maximum(-(-(histories.lengths - 1) // (size - 1)), 1)
-        users = np.repeat(np.arange(len(histories)), steps)
-        left = np.cumsum(steps)[users] - np.arange(len(users)) - 1  # parts after this one
-        ends = histories.offsets[users + 1] - left * (size - 1)
-        return cls(histories, users, np.maximum(histories.offsets[users], ends - size), ends)
-
-    def __len__(self) -> int:
-        return len(self.users)
-
-    @property
-    def lengths(self) -> Int64s:
-        """Shape [S]: the number of items of each part."""
-        return self.ends - self.starts
-
-    def at_least(self, count: int) -> Spans:
-        """Return the parts with at least ``count`` items."""
-        kept = np.flatnonzero(self.lengths >= count)
-        return Spans(self.histories, self.users[kept], self.starts[kept], self.ends[kept])
-
-    def take(self, rows: Int64s) -> Histories:
-        """Return some of the parts, in the order of the rows."""
-        parts = self.histories.spans(self.starts[rows], self.ends[rows])
-        features = self.histories.user_features
-        features = None if features is None else features[self.users[rows]]
-        return replace(parts, user_features=features)
 
 
 def _offsets(lengths: Int64s) -> Int64s:

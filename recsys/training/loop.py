@@ -23,10 +23,7 @@ from torch import Tensor
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import (
-    Batches,
-    PlainBatches,
-    ReplayBatches,
-    SequenceToSequenceBatches,
+    Replay,
     ShardedBatches,
     TrainingBatches,
     histories_after,
@@ -198,7 +195,7 @@ def new_module(
 
 def build_batches(
     experiment: Experiment, histories: Histories, warm: WarmStart | None = None
-) -> Batches:
+) -> TrainingBatches:
     """Return the training batches of the experiment's model, reshuffled in each epoch.
 
     Those of a warm start are a mixture of new and old histories, unless all or none are new.
@@ -209,23 +206,23 @@ def build_batches(
     model, training, seed = experiment.model, experiment.training, experiment.seed
     length, tokens = model.max_sequence_length, training.batch_tokens
 
-    def build(histories: Histories) -> PlainBatches:
-        if isinstance(model, SequenceToSequenceConfig):
-            return SequenceToSequenceBatches(histories, length, model.max_generated, tokens, seed)
-        masked = model.mask_probability if isinstance(model, MaskedItemConfig) else None
-        passes = training.epochs_per_pass
-        return TrainingBatches(histories, length, tokens, seed, training.windows, passes, masked)
-
-    batches: Batches
+    passes, masked, max_targets = training.epochs_per_pass, None, None
+    if isinstance(model, SequenceToSequenceConfig):
+        passes, max_targets = 1, model.max_generated
+    if isinstance(model, MaskedItemConfig):
+        masked = model.mask_probability
     is_new = histories_after(histories, None if warm is None else warm.until)
-    if warm is None or is_new.all() or not is_new.any():
-        batches = build(histories)
-    else:
-        passes = training.epochs_per_pass
-        batches = mixed = ReplayBatches(build, histories, is_new, warm.replay, seed, passes)
+    replay = None if warm is None or is_new.all() else Replay(is_new, warm.replay)
+    if not is_new.any():
+        replay = None
+    batches = TrainingBatches(
+        histories, length, tokens, seed, training.windows, passes, masked, max_targets, replay
+    )
+    if replay is not None:
+        rows = replay.draw(histories.lengths, np.random.default_rng(seed))
         logger.info(
             "%d of %d histories have new interactions: an epoch reads them and %d others",
-            *(is_new.sum(), len(histories), mixed.replayed),
+            *(is_new.sum(), len(histories), np.count_nonzero(~is_new[rows])),
         )
     if batches.num_tokens == 0:
         raise InputError(

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from recsys.config import Experiment
-from recsys.data.batches import Batches, SequenceBatch
+from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue
 from recsys.machine import keep_freed_memory, peak_memory_mib, reset_peak_memory
@@ -101,7 +101,7 @@ def measure_steps(
     )
 
 
-def _endless(batches: Batches) -> Iterator[SequenceBatch]:
+def _endless(batches: TrainingBatches) -> Iterator[SequenceBatch]:
     while True:
         yield from batches
 

@@ -14,13 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import (
-    Batches,
-    SequenceBatch,
-    SequenceToSequenceBatches,
-    ShardedBatches,
-    TrainingBatches,
-)
+from recsys.data.batches import SequenceBatch, ShardedBatches, TrainingBatches
 from recsys.data.histories import Features, FeatureTable, Histories
 from recsys.errors import InputError
 
@@ -36,12 +30,7 @@ def numbered(lengths: list[int]) -> Histories:
     return Histories.from_lists([range(start, end) for start, end in spans])
 
 
-def kinds(histories: Histories, width: int, budget: int, seed: int) -> list[Batches]:
-    return [
-        TrainingBatches(histories, width, budget, seed),
-        TrainingBatches(histories, width, budget, seed, mask_probability=0.3),
-        SequenceToSequenceBatches(histories, width, 4, budget, seed),
-    ]
+KINDS: list[dict[str, Any]] = [{}, {"mask_probability": 0.3}, {"max_targets": 4}]
 
 
 @pytest.mark.parametrize(
@@ -92,37 +81,30 @@ def test_an_epoch_has_each_pair_once_within_the_budget(
     assert windows["newest"] <= windows["all"]
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2])
-def test_epochs_differ_and_seeds_repeat(kind: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_epochs_differ_and_seeds_repeat(kind: dict[str, Any]) -> None:
     histories = numbered(np.random.default_rng(0).integers(2, 30, size=300).tolist())
 
-    def epoch(batches: Batches) -> list[str]:
+    def epoch(batches: TrainingBatches) -> list[str]:
         return [str((batch.items.tolist(), batch.targets.tolist())) for batch in batches]
 
-    one, two, other = (kinds(histories, 20, 200, seed)[kind] for seed in (3, 3, 4))
-    first = epoch(one)
-    assert first == epoch(two)
-    second = epoch(one)
-    assert second == epoch(two)
+    one, two, other = (TrainingBatches(histories, 20, 200, seed, **kind) for seed in (3, 3, 4))
+    first, second = epoch(one), epoch(one)
+    assert (first, second) == (epoch(two), epoch(two))
     assert set(first) != set(second)
     assert set(first) != set(epoch(other))
 
 
-@pytest.mark.parametrize("kind", [0, 2])
-def test_sequences_of_similar_length_are_batched_together(kind: int) -> None:
-    """Pooling by length keeps padding low on a long-tailed log.
-
-    Batches of a pool come in no order of length: else every epoch would begin with the longest
-    histories and end with the shortest.
-    """
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[2]])
+def test_sequences_of_similar_length_are_batched_together(kind: dict[str, Any]) -> None:
+    """Padding is low on a long-tailed log, and batches of a pool come in no order of length."""
     lengths = 2 + np.random.default_rng(0).geometric(0.05, size=3_000)
-    batches = kinds(numbered(lengths.tolist()), 50, 2_000, 0)[kind]
+    batches = TrainingBatches(numbered(lengths.tolist()), 50, 2_000, 0, **kind)
     tokens = batches.num_tokens
-    computed = sum(b.items.numel() + (kind == 2) * b.targets.numel() for b in batches)
+    computed = sum(b.items.numel() + bool(kind) * b.targets.numel() for b in batches)
     assert tokens / computed > 0.85
-    widths = np.array(
-        [b.items.shape[1] for b in kinds(numbered(lengths[:400].tolist()), 100, 300, 0)[kind]]
-    )
+    pool = TrainingBatches(numbered(lengths[:400].tolist()), 100, 300, 0, **kind)
+    widths = np.array([batch.items.shape[1] for batch in pool])
     assert 20 < len(widths) < 50, "one pool, within which rows are sorted"
     assert abs(np.corrcoef(widths, np.arange(len(widths)))[0, 1]) < 0.5
 
@@ -142,29 +124,30 @@ def test_times_follow_their_items_into_windows_and_shards() -> None:
             assert all(tensor.is_contiguous() for tensor in tensors)
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2])
-def test_shards_partition_the_batches_from_any_start(kind: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_partition_the_batches_from_any_start(kind: dict[str, Any]) -> None:
     """Each row is in one process; other processes of a batch with one row have no targets."""
     lengths = np.random.default_rng(0).integers(2, 30, size=60).tolist()
     histories = numbered([*lengths, 200])
-    full = kinds(histories, 8, 20, 3)[kind]
+    full = TrainingBatches(histories, 8, 20, 3, **kind)
     epochs = [list(full) for _ in range(2)]
-    parts = [ShardedBatches(kinds(histories, 8, 20, 3)[kind], 1, part, 3) for part in range(3)]
-    assert {len(part) for part in parts} == {len(epochs[1])}
-    for part in parts:
-        part.load_state_dict({"batches": 2})
-    for batch, *shards in zip(epochs[1][2:], *parts, strict=True):
+    shares = [
+        ShardedBatches(TrainingBatches(histories, 8, 20, 3, **kind), 1, process, 3)
+        for process in range(3)
+    ]
+    assert {len(share) for share in shares} == {len(epochs[1])}
+    for share in shares:
+        share.load_state_dict({"batches": 2})
+    for batch, *shards in zip(epochs[1][2:], *shares, strict=True):
         rows = [row for shard in shards for row in zip(shard.items, shard.targets, strict=True)]
         found = sorted(str((items, targets)) for items, targets in rows if targets.any())
         pairs = zip(batch.items, batch.targets, strict=True)
         assert found == sorted(str((items, targets)) for items, targets in pairs)
         assert all(len(shard.items) == len(shard.lengths) >= 1 for shard in shards)
-    assert {part.state_dict()["batches"] for part in parts} == {len(epochs[1])}
-    assert {part.padding_share for part in parts} == {
-        1
-        - sum(int(batch.lengths.sum()) for batch in epochs[1])
-        / sum(batch.items.numel() for batch in epochs[1])
-    }
+    assert {share.state_dict()["batches"] for share in shares} == {len(epochs[1])}
+    read = sum(int(batch.lengths.sum()) for batch in epochs[1])
+    padded = sum(batch.items.numel() for batch in epochs[1])
+    assert {share.padding_share for share in shares} == {1 - read / padded}
 
 
 def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:
@@ -192,7 +175,7 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
 ) -> None:
     """Inputs end just before the targets; both are as long as the history and the limits allow."""
     histories = numbered(lengths)
-    batches = SequenceToSequenceBatches(histories, width, most, budget, seed)
+    batches = TrainingBatches(histories, width, budget, seed, max_targets=most)
     tokens, planned = batches.num_tokens, len(batches)
     epoch = list(batches)
     assert len(epoch) == planned
@@ -212,17 +195,6 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
     assert counts == {
         user: math.ceil((length - 1) / width) for user, length in enumerate(lengths) if length > 1
     }
-
-
-def test_cuts_are_uniform_and_differ_between_epochs() -> None:
-    """500 histories with four possible cuts, 8 times: each cut occurs 1000 ± 27 times."""
-    batches = SequenceToSequenceBatches(numbered([5] * 500), 10, 2, 1_000, seed=0)
-    epochs = [[pair for batch in batches for pair in cuts(batch)] for _ in range(8)]
-    positions = Counter((targets[0] - 1) % 5 for epoch in epochs for _, targets in epoch)
-    assert sorted(positions) == [1, 2, 3, 4]
-    assert all(abs(count - 1_000) < 5 * 27.4 for count in positions.values())
-    same = {targets[0] for _, targets in epochs[0]} & {targets[0] for _, targets in epochs[1]}
-    assert 75 < len(same) < 175  # by chance a quarter
 
 
 @pytest.mark.parametrize("windows", ["newest", "all"])

@@ -23,7 +23,7 @@ from recsys.config import (
     load_experiment,
     parse_experiment,
 )
-from recsys.data.batches import ReplayBatches, TrainingBatches
+from recsys.data.batches import Replay, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -259,30 +259,21 @@ def test_an_epoch_mixes_new_and_old_histories(
     start = started(ModelBundle.open(run), grown, "start.replay=0.25")
     histories = grown.histories("valid")
     batches = build_batches(start.experiment.planned, histories, start.warm)
-    assert isinstance(batches, ReplayBatches)
     assert "24 of 64 histories have new interactions: an epoch reads them and 8 others" in (
         caplog.text
     )
     epochs = [sum(len(batch.items) for batch in batches) for _ in range(2)]
     assert epochs == [32, 32]
     same = started(ModelBundle.open(run), old)
-    assert isinstance(
-        build_batches(same.experiment, old.histories("valid"), same.warm), TrainingBatches
-    )
+    assert build_batches(same.experiment, old.histories("valid"), same.warm).replay is None
 
 
 def test_each_pass_replays_other_histories() -> None:
     """All new ones in each, every old one in some; parts of a pass are of one sample."""
     histories = Histories.from_lists([[user + 1, 99] for user in range(40)])
     is_new = np.arange(40) < 5
-    batches = ReplayBatches(
-        lambda some: TrainingBatches(some, 5, 4, 0, epochs_per_pass=2),
-        histories,
-        is_new,
-        0.5,
-        seed=0,
-        epochs_per_pass=2,
-    )
+    replay = Replay(is_new, 0.5)
+    batches = TrainingBatches(histories, 5, 4, 0, epochs_per_pass=2, replay=replay)
     epochs = [[int(item) for batch in batches for item in batch.items[:, 0]] for _ in range(200)]
     passes = [sorted(a + b) for a, b in zip(epochs[::2], epochs[1::2], strict=True)]
     assert all(items[:5] == [1, 2, 3, 4, 5] and len(set(items)) == 10 for items in passes)
