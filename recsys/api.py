@@ -23,9 +23,8 @@ from recsys.progress import shown_log
 from recsys.reports import comparison
 from recsys.reports.comparison import Comparison
 from recsys.reports.comparison_page import write_comparison_report
-from recsys.reports.statistics import Method
 from recsys.serving.recommender import Recommender
-from recsys.tracking.runs import learning_curves, log_report
+from recsys.tracking.runs import log_report
 from recsys.tracking.store import mlflow_link
 
 logger = logging.getLogger(__name__)
@@ -144,9 +143,7 @@ def compare(
     *,
     part: Part = "test",
     metrics: Sequence[str] | None = None,
-    across_protocols: bool = False,
     pooled: bool = False,
-    method: Method = "randomisation",
     report: PathLike | None = None,
 ) -> Comparison:
     """Compare runs in one table, each with a paired test against the first.
@@ -163,16 +160,13 @@ def compare(
         part: the targets, ``test`` or ``valid``.
         metrics: names of metrics. If None, recall and NDCG at 10 and, if every run has lists of n
             next purchases, next_recall_at_n and next_ndcg_at_n.
-        across_protocols: whether runs of different protocols share a table, untested if their
-            targets differ.
         pooled: whether runs that differ only in seed and name share a row.
-        method: the test behind the p-values: ``randomisation``, or ``t`` for the paired t-test.
         report: a folder to write the comparison to as an HTML page, SVG pictures, CSV and LaTeX;
             the first run gets a copy as its artifact ``comparison``.
 
     Raises:
         InputError: the store, a run, or a table that a metric needs is missing; there is no such
-            metric; or two runs differ in dataset or protocol without ``across_protocols``.
+            metric; or two runs differ in dataset or protocol.
     """
     fitted = [run for run in runs if isinstance(run, Run)]
     if tracking is None:
@@ -183,13 +177,9 @@ def compare(
         tracking,
         part=part,
         metrics=metrics,
-        across_protocols=across_protocols,
         pooled=pooled,
-        method=method,
     )
     if report is not None:
-        first = [row.first for row in compared.rows]
-        curves = learning_curves(first, tracking)
-        page = write_comparison_report(report, compared, curves)
-        log_report(page.parent, first[0], tracking)
+        page = write_comparison_report(report, compared)
+        log_report(page.parent, compared.rows[0].first, tracking)
     return compared

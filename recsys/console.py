@@ -43,11 +43,11 @@ def show_rows(rows: Sequence[Mapping[str, Any]], hidden: Sequence[str] = ()) -> 
     if len(rows) == 1:  # one row reads better downwards
         table.show_header = False
         for name, value in shown[0].items():
-            table.add_row(name.replace("_", " "), Text(_cell(name, value), overflow="fold"))
+            table.add_row(_in_words(name), Text(_cell(name, value), overflow="fold"))
     else:
         for column, (name, value) in enumerate(shown[0].items()):
             table.add_column(
-                name.replace("_", " "),
+                _in_words(name),
                 justify="right" if isinstance(value, int | float) else "left",
                 overflow="fold",
                 no_wrap=column == 0,  # it names the row, and is often copied
@@ -85,8 +85,7 @@ def show_comparison(comparison: Comparison) -> None:
     if AS_JSON.get():
         show_rows(comparison.frame().to_dicts())
     else:
-        console = Console()
-        console.print(comparison_table(comparison, console.width))
+        Console().print(comparison_table(comparison))
 
 
 def show_segments(comparison: Comparison, column: str) -> None:
@@ -117,6 +116,10 @@ def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
         if not text.lstrip("-").isdigit():
             raise InputError(f"{text!r}: ids of this dataset are whole numbers")
     return [int(text) for text in texts]
+
+
+def _in_words(name: str) -> str:
+    return name.replace("_at_", "@").replace("_", " ")
 
 
 def _cell(name: str, value: Any) -> str:

@@ -56,7 +56,7 @@ def demo(experiment: Experiment, console: Console) -> None:
 
     console.rule("3. Exact ranks over the whole catalogue")
     order = [dot_product.run_id, attention.run_id, *runs]
-    console.print(comparison_table(compare(order, experiment.tracking), console.width))
+    console.print(comparison_table(compare(order, experiment.tracking)))
 
     console.rule("4. Three customers")
     recommender = Recommender.load(attention.bundle, dataset)

@@ -50,14 +50,7 @@ def first_waits(
     """Let a block end at the first of some signals; the second one acts at once.
 
     Signals that Python does not handle act as ever, and so do all in another thread than the main
-    one, which gets none.
-
-    Args:
-        *numbers: the signals.
-        say: called at the first one, to tell the user what it waits for.
-
-    Yields:
-        A list, which has the first signal as soon as it came. What follows is up to the caller.
+    one, which gets none. ``say`` is called at the first one. Yields a list, which then has it.
     """
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -149,25 +142,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 DISTRIBUTION = "recsys-target-attention"
 """The name of the distribution, which is on no package index; the import name is recsys."""
 
-EXTRA_OF = {
-    "faiss": "ann",
-    "fastapi": "serve",
-    "httptools": "serve",
-    "jinja2": "train",
-    "matplotlib": "train",
-    "mlflow": "train",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "onnxscript": "onnx",
-    "optuna": "tune",
-    "pandas": "train",
-    "prometheus_client": "serve",
-    "pyspark": "spark",
-    "pytorch_lightning": "train",
-    "sklearn": "train",
-    "uvicorn": "serve",
+EXTRAS = {
+    "ann": ("faiss",),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "serve": ("fastapi", "httptools", "prometheus_client", "uvicorn"),
+    "spark": ("pyspark",),
+    "train": ("jinja2", "matplotlib", "mlflow", "pandas", "pytorch_lightning", "sklearn"),
+    "tune": ("optuna",),
 }
-"""The extra that installs each optional module."""
+"""The modules that each extra installs."""
 
 
 def install_hint(error: ModuleNotFoundError) -> str | None:
@@ -177,7 +160,7 @@ def install_hint(error: ModuleNotFoundError) -> str | None:
     "needs faiss, of the extra ann: pip install '.[ann]' where recsys was cloned"
     """
     module = (error.name or "").partition(".")[0]
-    if module not in EXTRA_OF:
+    extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
+    if extra is None:
         return None
-    extra = EXTRA_OF[module]
     return f"needs {module}, of the extra {extra}: pip install '.[{extra}]' where recsys was cloned"

@@ -17,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """The quota of a container in microseconds, or ``max``, and its period."""
-_EARLIER_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-"""That of the first version of control groups, -1 if there is none; its period stands beside it."""
 
 
 def usable_processors() -> int:
@@ -26,13 +24,8 @@ def usable_processors() -> int:
     has_affinity = hasattr(os, "sched_getaffinity")
     processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # none, or the word max
-        if _QUOTA.is_file():
-            quota, period = map(int, _QUOTA.read_text().split())
-        else:
-            quota = int(_EARLIER_QUOTA.read_text())
-            period = int(_EARLIER_QUOTA.with_name("cpu.cfs_period_us").read_text())
-        if quota > 0:
-            processors = min(processors, max(1, quota // period))
+        quota, period = map(int, _QUOTA.read_text().split())
+        processors = min(processors, max(1, quota // period))
     return processors
 
 

@@ -166,10 +166,9 @@ def test_nothing_is_replaced_where_the_results_cannot_be(here: Path, log: pl.Dat
     [
         (("run", "purchases.csv", "--time-limit", "soon"), "time limit 'soon'"),
         (("run", "purchases.csv", "--set", "model.dropout=0.1"), "only those of data can be set"),
-        (("run", "shop", "--time-limit", "5s"), "--time-limit: is an option for a log"),
-        (("run", "shop", "--user", "customer"), "--user: is an option for a log"),
+        (("run", "shop", "--time-limit", "5s"), "shop: is an experiment: change it with --set"),
+        (("run", "shop", "--user", "customer"), "shop: is an experiment: change it with --set"),
         (("run", "purchases.csv", "--name", "my run"), "name"),
-        (("run", "shop", "--no-header"), "--no-header: is an option for a log"),
         (("run", "nowhere.csv"), "nowhere.csv"),
         (("run", "nowhere.yaml"), "nowhere.yaml"),
         (("run", "purchases.csv", "--user", "client"), "client"),

@@ -1,10 +1,10 @@
-"""Commands that judge models: held-out targets, comparisons."""
+"""Commands that judge models: held-out targets, and comparisons of runs."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
@@ -55,14 +55,15 @@ def evaluate_held_out(
         bundle: Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.
         candidates: Table of user_id and item_id: the items to rank for each user, the targets
             included; overrides the config.
-        retrieve: Measure recommend --retrieve N: a target outside the N items has no rank.
+        retrieve: Rank as recommend --retrieve does: what is lower than without it is what the
+            first stage misses.
         out: File for the rank table: .parquet.
         predictions: Scores of another system in place of a model: a table of user_id, item_id and
             score, with lists of any length. They are tracked as a run, for recsys compare.
         name: With --predictions: name of the run; default: the file's.
     """
     if predictions is not None:
-        if any((bundle, out, candidates, retrieve)) or part != "test":
+        if bundle is not None or out or candidates or retrieve or part != "test":
             raise InputError(
                 "evaluate: --predictions takes --data, --name, --set and --tracking-uri, and ranks "
                 "the test targets"
@@ -77,7 +78,7 @@ def evaluate_held_out(
     from recsys.evaluation.segments import with_segments
     from recsys.evaluation.tables import evaluate
     from recsys.inference.ranking import TwoStages
-    from recsys.inference.scorer import ReportingScorer
+    from recsys.inference.scorer import ReportingScorer, Scorer
 
     if out is not None and out.suffix != ".parquet":
         raise InputError(f"{out}: a rank table is a .parquet file")
@@ -85,14 +86,14 @@ def evaluate_held_out(
     config = opened.experiment.evaluation
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
+    scorer: Scorer = opened.scorer
+    if retrieve is not None:
+        scorer = TwoStages(opened.retriever, scorer, retrieve, config.seen)
     holdout = find_holdout(dataset, part, config.request_time)
     among = choose_candidates(config, dataset, part, holdout)
-    ranker = opened.scorer
-    if retrieve is not None:
-        ranker = TwoStages(opened.retriever, ranker, retrieve, config.seen)
     with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
-        scorer = ReportingScorer(ranker, line.advance)
-        table = evaluate(scorer, holdout, part, config.seen, candidates=among)
+        counted = ReportingScorer(scorer, line.advance)
+        table = evaluate(counted, holdout, part, config.seen, candidates=among)
     table = with_segments(table, dataset, holdout)
     if out is not None:
         table.save(out)
@@ -130,10 +131,8 @@ def compare_runs(
     experiment: str = "recsys",
     metric: list[str] | None = None,
     pooled: Annotated[bool, Option("--pool-seeds")] = False,
-    test: Literal["randomisation", "t"] = "randomisation",
     by: str | None = None,
     report: Path | None = None,
-    across_protocols: bool = False,
     uri: Uri = None,
 ) -> None:
     """Compare MLflow runs: metrics with intervals, and paired tests against the first run.
@@ -143,22 +142,13 @@ def compare_runs(
         experiment: MLflow experiment.
         metric: E.g. recall_at_20, mrr, next_f1_at_5, coverage_at_10; repeatable.
         pooled: Show runs that differ only in their seed as one row.
-        test: Paired test for the p-values.
         by: Show metrics by segment instead: history, customer, purchase, popularity_decile, gap.
         report: Folder to write: an HTML page, its pictures as SVG, CSV and LaTeX.
-        across_protocols: Allow runs of different protocols.
     """
     from recsys.api import compare
 
-    comparison = compare(
-        runs or [],
-        store_of(uri, experiment),
-        metrics=metric,
-        across_protocols=across_protocols,
-        pooled=pooled,
-        method=test,
-        report=report,
-    )
+    store = store_of(uri, experiment)
+    comparison = compare(runs or [], store, metrics=metric, pooled=pooled, report=report)
     if by is None:
         show_comparison(comparison)
     else:

@@ -36,7 +36,6 @@ from recsys.config import (
 )
 from recsys.console import AS_JSON
 from recsys.data.audit import audit, warnings_in
-from recsys.data.frames import FOR_SPREADSHEETS
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
 from recsys.data.sources import Engine, source_name
 from recsys.errors import InputError
@@ -64,28 +63,18 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def for_all_commands(
-    spreadsheet: Annotated[
-        bool,
-        Option(
-            "--spreadsheet",
-            help="Write CSV files for spreadsheets: an apostrophe before each text that begins "
-            "with = + - @ and would be run as a formula.",
-        ),
-    ] = False,
     version: Annotated[
         bool,
         Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Take what holds for all commands."""
-    FOR_SPREADSHEETS.set(spreadsheet)
 
 
 # --- Commands ------------------------------------------------------------------------------------
 
 PANELS = ("Start here", "Logs", "Train", "Evaluate and compare", "Recommend and explain", "Deploy")
 """What a user wants to do, in the order in which the help lists it."""
-_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 
 
 def command(
@@ -96,11 +85,7 @@ def command(
     The docstring is the help: what stands before ``Options:`` is that of the command, what follows
     is that of its parameters. A parameter is an option unless it is annotated as an `Argument`;
     true or false is a flag. One of the type `LogOptions` becomes an option for each of its fields.
-
-    Args:
-        name: the command.
-        panel: one of `PANELS`.
-        prints_rows: whether the command has the option --json; all have --verbose.
+    All commands have --verbose, and --json if they print rows.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -109,22 +94,24 @@ def command(
         parameters: list[inspect.Parameter] = []
         for parameter in signature.parameters.values():
             if parameter.annotation is LogOptions:
-                parameters += _LOG_PARAMETERS
+                helps_of_log = _help_of(LogOptions)[1]
+                for field, kind in get_type_hints(LogOptions, include_extras=True).items():
+                    parameters.append(_parameter(field, kind, None, helps_of_log))
             else:
-                parameters.append(_with_help(parameter, helps))
+                facts = parameter.name, parameter.annotation, parameter.default
+                parameters.append(_parameter(*facts, helps))
         if prints_rows:
-            parameters.append(_flag("as_json", Option("--json", help="Print JSON, not a table.")))
-        text = "Log each step: what is tried, chosen and measured."
-        parameters.append(_flag("verbose", Option("--verbose", help=text)))
+            parameters.append(_parameter("json", bool, False, _FLAGS))
+        parameters.append(_parameter("verbose", bool, False, _FLAGS))
 
         @wraps(function)
-        def run(*, as_json: bool = False, verbose: bool = False, **values: Any) -> None:
+        def run(*, json: bool = False, verbose: bool = False, **values: Any) -> None:
             library = logging.getLogger("recsys")
             if verbose and library.isEnabledFor(logging.INFO):  # not in torchrun's other processes
                 library.setLevel(logging.DEBUG)
             if "log" in signature.parameters:
                 values["log"] = LogOptions(*map(values.pop, LogOptions._fields))
-            before = AS_JSON.set(as_json)
+            before = AS_JSON.set(json)
             try:
                 function(**values)
             finally:
@@ -138,6 +125,12 @@ def command(
     return register
 
 
+_FLAGS = {
+    "json": "Print JSON, not a table.",
+    "verbose": "Log each step: what is tried, chosen and measured.",
+}
+
+
 def _help_of(described: object) -> tuple[str, dict[str, str]]:
     """Split a docstring into what it says of a command, and of each of its options."""
     about, _, options = (inspect.getdoc(described) or "").partition("\n\nOptions:\n")
@@ -145,18 +138,17 @@ def _help_of(described: object) -> tuple[str, dict[str, str]]:
     return about, {name: " ".join(text.split()) for name, text in entries}
 
 
-def _with_help(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
+def _parameter(
+    name: str, annotation: Any, default: object, helps: Mapping[str, str]
+) -> inspect.Parameter:
     """Return a parameter as typer reads it; shared annotations have a help of their own."""
-    is_annotated = get_origin(parameter.annotation) is Annotated
-    kind, *info = get_args(parameter.annotation) if is_annotated else [parameter.annotation]
-    flag = ["--" + parameter.name.replace("_", "-")] if kind is bool else []
+    is_annotated = get_origin(annotation) is Annotated
+    kind, *info = get_args(annotation) if is_annotated else [annotation]
+    flag = ["--" + name.replace("_", "-")] if kind is bool else []
     option = copy(info[0]) if info else Option(*flag)
-    option.help = helps.get(parameter.name, option.help)
-    return parameter.replace(annotation=Annotated[kind, option], kind=_BY_NAME)
-
-
-def _flag(name: str, option: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, _BY_NAME, default=False, annotation=Annotated[bool, option])
+    option.help = helps.get(name, option.help)
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, by_name, default=default, annotation=Annotated[kind, option])
 
 
 # --- Options that several commands have ----------------------------------------------------------
@@ -197,7 +189,7 @@ Retrieve = Annotated[
     Option(
         min=1,
         help="Rank only so many items by target attention, the best by the dot product: for large "
-        "catalogues. `recsys evaluate --retrieve` shows what is lost. Default: all.",
+        "catalogues. `recsys evaluate --retrieve` shows what is missed. Default: all.",
     ),
 ]
 Out = Annotated[Path | None, Option(help="File to write: .parquet or .csv.")]
@@ -257,30 +249,15 @@ class LogOptions(NamedTuple):
     keep: list[str] | None
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The options that were given, by name."""
-        absent: tuple[object, ...] = (None, False, [])
-        return {name: value for name, value in self._asdict().items() if value not in absent}
-
-    @property
     def words(self) -> LogWords:
         """The settings that were given."""
-        words = {name: value for name, value in self.given.items() if name != "no_header"}
-        if self.no_header:
+        words = {name: value for name, value in self._asdict().items() if value not in (None, [])}
+        if words.pop("no_header", False):
             words["header"] = False
         if self.since is not None:
             with suppress(ValueError):  # it may be a date
                 words["since"] = float(self.since)
         return cast("LogWords", words)
-
-
-_LOG_PARAMETERS = [
-    _with_help(
-        inspect.Parameter(name, _BY_NAME, default=None, annotation=annotation),
-        _help_of(LogOptions)[1],
-    )
-    for name, annotation in get_type_hints(LogOptions, include_extras=True).items()
-]
 
 
 # --- What options mean ---------------------------------------------------------------------------

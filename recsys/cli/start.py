@@ -76,12 +76,9 @@ def run(
         seed: Seed; default: 0.
     """
     if find_config(source) is not None or Path(source).suffix in (".yaml", ".yml"):
-        others = {"time_limit": time_limit, "preset": preset, "items": items, "name": name}
-        given = [*log.given, *(option for option, value in others.items() if value is not None)]
-        if given:
+        if log.words or time_limit or preset or items or name:
             raise InputError(
-                f"--{given[0].replace('_', '-')}: is an option for a log, and {source} is an "
-                "experiment: change the experiment with --set"
+                f"{source}: is an experiment: change it with --set, and not with options for a log"
             )
         changes = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
         _run_experiment(source, changes, fresh, uri)

@@ -24,6 +24,7 @@ from recsys.cli.options import (
 )
 from recsys.config import Experiment, Search, load_section, load_suite
 from recsys.console import AS_JSON, say, show_comparison, show_rows
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -84,13 +85,8 @@ def train_model(
         counts += f" (these on {baselines.sampled:,} random histories, for want of time)"
     say(f"\nTest metrics beside {counts}, one protocol (all metrics: --json):")
     tested = {experiment.name: run.headline} | baselines.metrics
-    titles = {metric: metric.replace("_at_", "@") for metric in run.headline}
-    show_rows(
-        [
-            {"name": name} | {title: metrics.get(metric) for metric, title in titles.items()}
-            for name, metrics in tested.items()
-        ]
-    )
+    names = [*run.headline]
+    show_rows([{"name": name} | {n: m.get(n) for n in names} for name, m in tested.items()])
     say(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
 
 
@@ -117,11 +113,7 @@ def _experiment(
 
 
 @command("extend", "Train")
-def extend_bundle(
-    bundle: Bundle,
-    data: BundleData,
-    out: Path,
-) -> None:
+def extend_bundle(bundle: Bundle, data: BundleData, out: Path) -> None:
     """Add the items of a dataset that a trained model lacks, without training.
 
     A new item is known by its features if the model reads item features, else by the items that
@@ -131,13 +123,11 @@ def extend_bundle(
     Options:
         out: Folder of the new bundle to write.
     """
-    from recsys.data.prepared import PreparedDataset
     from recsys.serving.new_items import extend
 
     known = open_bundle(bundle)
-    extended = extend(known, PreparedDataset.open(data), out)
-    new = extended.num_items - known.num_items
-    show_rows([{"bundle": str(out), "items": extended.num_items, "new_items": new}])
+    items = extend(known, PreparedDataset.open(data), out).num_items
+    show_rows([{"bundle": str(out), "items": items, "new_items": items - known.num_items}])
 
 
 @command("tune", "Train")
@@ -151,9 +141,7 @@ def tune_model(
     overrides: Set = None,
     uri: Uri = None,
 ) -> None:
-    """Search for the best settings on validation with Optuna.
-
-    Run it again to resume the search.
+    """Search for the best settings on validation with Optuna; run it again to resume.
 
     Options:
         search: Settings to search and budget: a YAML file, or a preset's name.
@@ -172,15 +160,8 @@ def tune_model(
     best = tune(experiment, dataset, load_section(search, Search).model_copy(update=changes))
     out = out or Path("runs") / f"{best.experiment.name}.yaml"
     best.write(out)
-    row = {
-        "config": str(out),
-        "valid_ndcg_at_10": best.ndcg_at_10,
-        "trials": best.trials,
-        "pruned": best.pruned,
-        "study": best.study,
-        "storage": best.storage,
-    }
-    show_rows([row])
+    facts = {name: getattr(best, name) for name in ("trials", "pruned", "study", "storage")}
+    show_rows([{"config": str(out), "valid_ndcg_at_10": best.ndcg_at_10} | facts])
 
 
 @command("suite", "Train")

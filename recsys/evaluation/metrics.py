@@ -319,25 +319,14 @@ SOURCES: Mapping[str, Source] = {
 """The source of every kind of metric."""
 
 
-class Metric(NamedTuple):
-    """A metric that runs can be compared by."""
-
-    name: str
-    source: Source
-
-    @property
-    def per_user(self) -> bool:
-        """Does every user have a value, so that there are intervals and tests?"""
-        return self.source in ("ranks", "next_lists")
+def source_of(metric: str) -> Source:
+    """Return where the values of a metric come from, or raise InputError: there is no such one."""
+    return SOURCES[split_name(metric, SOURCES)[0]]
 
 
-def find_metric(name: str) -> Metric:
-    """Look up a metric.
-
-    Raises:
-        InputError: there is no such metric.
-    """
-    return Metric(name, SOURCES[split_name(name, SOURCES)[0]])
+def is_per_user(metric: str) -> bool:
+    """Does every user have a value, so that there are intervals and tests?"""
+    return source_of(metric) in ("ranks", "next_lists")
 
 
 def split_name(metric: str, kinds: Iterable[str]) -> tuple[str, int | None]:

@@ -91,26 +91,20 @@ def styles_by_merit(count: int) -> list[Style]:
 
 
 class Chart(NamedTuple):
-    """A chart with its numbers as a table."""
+    """A chart; its name is that of its file, without extension, its caption says how to read it."""
 
     name: str
-    """The name of its file, without extension."""
     title: str
     caption: str
-    """How to read it."""
     svg: str
-    head: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    """Its numbers, each row with its heading first; empty if the page has them in another table."""
 
 
 class ForestRow(NamedTuple):
-    """A run in a forest plot."""
+    """A run in a forest plot, with its numbers in a text at the right."""
 
     label: str
     interval: Interval
     text: str
-    """The numbers, at the right."""
     style: Style
 
 
@@ -182,20 +176,13 @@ def forest(
     return chart(axes, name, title, caption)
 
 
-def chart(
-    axes: Axes,
-    name: str,
-    title: str,
-    caption: str,
-    head: Sequence[str] = (),
-    rows: Sequence[Sequence[str]] = (),
-) -> Chart:
-    """Finish a chart, with the legend below it; for the other arguments see `Chart`."""
+def chart(axes: Axes, name: str, title: str, caption: str) -> Chart:
+    """Finish a chart, with the legend below it; the same chart has the same bytes."""
     figure, buffer = axes.get_figure(), io.StringIO()
     assert isinstance(figure, Figure)  # noqa: S101 - not part of another
     handles, labels = axes.get_legend_handles_labels()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    # Ids, which a page has once, are made of the name: the same chart has the same bytes.
+    # Ids, which a page has once, are made of the name.
     with rc_context({**_RC, "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a browser has other fonts
         if labels:
@@ -204,13 +191,11 @@ def chart(
             figure.set_figheight(figure.get_figheight() + more / 72)
             figure.legend(handles, labels, loc="outside lower left", ncols=columns)
         figure.savefig(buffer, format="svg", metadata=metadata)
-    svg = _as_element(buffer.getvalue(), printable(title))
-    return Chart(name, title, caption, svg, head, rows)
+    return Chart(name, title, caption, _as_element(buffer.getvalue(), printable(title)))
 
 
 def _in_legend(label: str) -> str:
-    """Return a name as the legend has it; matplotlib leaves out those that begin with _."""
-    return f" {shortened(label, _LETTERS)}"
+    return f" {shortened(label, _LETTERS)}"  # matplotlib leaves out names that begin with _
 
 
 def shortened(text: str, length: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +18,9 @@ from recsys.config import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words
-from recsys.evaluation.metrics import Interval, Source, bootstrap_means, find_metric
+from recsys.evaluation.metrics import Interval, Source, bootstrap_means, is_per_user, source_of
 from recsys.reports.statistics import (
     ALPHA,
-    Method,
     PairedResult,
     holm,
     paired_difference,
@@ -31,8 +29,6 @@ from recsys.reports.statistics import (
 from recsys.tracking.artifacts import COSTS
 from recsys.tracking.runs import EvaluatedRun, differing_tags, find_runs, run_label
 
-TESTS: dict[Method, str] = {"randomisation": "paired randomisation test", "t": "paired t-test"}
-"""The tests that p-values come from, in words."""
 HEADLINE = "ndcg_at_10"
 """The metric that runs are ordered by, unless a comparison has other metrics only."""
 _NUMBERS = (
@@ -66,9 +62,32 @@ class ComparedRun:
     """The standard deviation of the seeds' own values of each metric; empty for a single run."""
     differences: Mapping[str, PairedResult] = field(default_factory=dict)
     """The differences to the first run, of the metrics with a value per user; p-values are
-    Holm-corrected. Empty for the first run, and for one with other targets."""
+    Holm-corrected. Empty for the first run."""
     costs: Mapping[str, float] = field(default_factory=dict)
     """The logged ones of `COSTS`; means over the seeds."""
+
+    @classmethod
+    def of(cls, runs: tuple[EvaluatedRun, ...], metrics: Sequence[str]) -> ComparedRun:
+        """Return the row of the seeds of a model, with all but its differences."""
+        first, run = runs[0], runs[0].run
+        trained_on = run.data.tags.get("trained_on", "unknown")
+        row = cls(first.name, run.info.run_id, first.model, trained_on, runs)
+        of_seeds = {metric: [run.value(metric) for run in runs] for metric in metrics}
+        intervals = row.intervals_of(metrics)
+        means = {metric: float(np.mean(values)) for metric, values in of_seeds.items()}
+        logged = [run.run.data.metrics for run in runs]
+        costs = [name for name in COSTS if all(name in metrics_of for metrics_of in logged)]
+        return replace(
+            row,
+            metrics=means | {metric: interval.mean for metric, interval in intervals.items()},
+            intervals=intervals,
+            spreads={
+                metric: float(np.std(values, ddof=1))
+                for metric, values in of_seeds.items()
+                if len(values) > 1
+            },
+            costs={name: float(np.mean([of_run[name] for of_run in logged])) for name in costs},
+        )
 
     @property
     def first(self) -> EvaluatedRun:
@@ -95,21 +114,17 @@ class ComparedRun:
 
     def intervals_of(self, metrics: Sequence[str]) -> dict[str, Interval]:
         """Return means with intervals over users; those of one run are exactly what it logged."""
-        per_user = [metric for metric in metrics if find_metric(metric).per_user]
+        per_user = [metric for metric in metrics if is_per_user(metric)]
         intervals: dict[str, Interval] = {}
-        if len(self.runs) > 1:
+        if self.seeds > 1:
             for metric in per_user:
                 values, counts = np.unique(self.values(metric), return_counts=True)
                 generator = np.random.default_rng(0)
                 (intervals[metric],) = bootstrap_means(values[None], counts, generator)
             return intervals
-        of_ranks = [metric for metric in per_user if find_metric(metric).source == "ranks"]
-        if of_ranks:
+        if of_ranks := [metric for metric in per_user if source_of(metric) == "ranks"]:
             intervals |= self.first.ranks.summary(of_ranks)
-        of_lists = [metric for metric in per_user if metric not in intervals]
-        for metric in of_lists:
-            self.first.table(metric).values(metric)  # refuses what the run's lists do not have
-        if of_lists and self.first.lists is not None:
+        if len(of_ranks) < len(per_user) and self.first.lists is not None:
             intervals |= self.first.lists.summary()
         return {metric: intervals[metric] for metric in per_user}
 
@@ -135,15 +150,12 @@ class Comparison:
     """The number of users that metrics are averaged over, U."""
     targets: int
     """The number of targets of these users, Q."""
-    method: Method = "randomisation"
-    """The test that p-values come from."""
 
     def __repr__(self) -> str:
         """Return the table, as `recsys compare` prints it."""
-        width = Console().width
-        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console = Console(color_system=None)
         with console.capture() as capture:
-            console.print(comparison_table(self, width))
+            console.print(comparison_table(self))
         return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
 
     def is_best(self, row: ComparedRun, metric: str) -> bool:
@@ -154,7 +166,7 @@ class Comparison:
     @property
     def headline(self) -> str:
         """The metric that runs are ordered by: NDCG@10, or the last with a value per user."""
-        tested = [name for name in self.metrics if name in self.rows[0].intervals]
+        tested = [name for name in self.metrics if is_per_user(name)]
         return HEADLINE if HEADLINE in tested or not tested else tested[-1]
 
     def by_merit(self) -> list[ComparedRun]:
@@ -201,7 +213,7 @@ class Comparison:
         Args:
             column: a segment column of the rank tables, see `recsys.evaluation.segments`.
         """
-        metrics = [metric for metric in self.metrics if find_metric(metric).source == "ranks"]
+        metrics = [metric for metric in self.metrics if source_of(metric) == "ranks"]
         if not metrics:
             raise InputError(f"metrics {', '.join(self.metrics)}: only rank metrics have segments")
         for row in self.rows:
@@ -214,10 +226,9 @@ class Comparison:
         for segment in self.rows[0].first.ranks.frame[column].unique().sort(nulls_last=True):
             for row in self.rows:
                 within = row.where(column, segment)
-                if (targets := len(frame := within.first.ranks.frame)) == 0:
-                    continue  # a run of other targets
+                frame = within.first.ranks.frame
                 cells = {column: segment, "name": row.name}
-                cells |= {"users": frame["user"].n_unique(), "targets": targets}
+                cells |= {"users": frame["user"].n_unique(), "targets": len(frame)}
                 for name, interval in within.intervals_of(metrics).items():
                     ends = (name, f"{name}_low", f"{name}_high")
                     cells |= dict(zip(ends, interval, strict=True))
@@ -231,9 +242,7 @@ def compare(
     *,
     part: Part = "test",
     metrics: Sequence[str] | None = None,
-    across_protocols: bool = False,
     pooled: bool = False,
-    method: Method = "randomisation",
 ) -> Comparison:
     """Put MLflow runs in one table, with paired tests against the first; see `recsys.compare`.
 
@@ -244,9 +253,10 @@ def compare(
         raise InputError("metrics: name at least one")
     sources: set[Source] = {"ranks", "next_lists"}
     if metrics is not None:
-        sources = {find_metric(metric).source for metric in metrics}
-    evaluated = find_runs(runs, tracking, part, sources, across_protocols)
-    common = [] if across_protocols else _on_common_targets(evaluated)
+        sources = {*map(source_of, metrics)}
+    evaluated = find_runs(runs, tracking, part, sources)
+    _refuse_other_protocols(evaluated)
+    common = _on_common_targets(evaluated)
     if common and "logged" in sources:
         raise InputError(
             "the runs ranked other samples of the users: compare them by metrics of ranks"
@@ -254,32 +264,40 @@ def compare(
     evaluated = common or evaluated
     metrics = _usual_metrics(evaluated) if metrics is None else metrics
     groups = _pool_seeds(evaluated) if pooled else [(run,) for run in evaluated]
-    rows = [_with_figures(group, metrics) for group in groups]
-    differences = _differences(rows, method, across_protocols)
-    ranks = evaluated[0].ranks
-    datasets = dict.fromkeys(run.run.data.tags.get("dataset", "unknown") for run in evaluated)
-    protocol = " | ".join(dict.fromkeys(map(_protocol_in_words, evaluated)))
+    first = evaluated[0]
+    protocol = _protocol_in_words(first)
     if common:
         protocol += ", only the targets that all of these runs ranked"
-    pairs = zip(rows, differences, strict=True)
     return Comparison(
-        rows=tuple(replace(row, differences=tests) for row, tests in pairs),
+        rows=_with_differences([ComparedRun.of(group, metrics) for group in groups]),
         metrics=tuple(metrics),
-        dataset=" | ".join(datasets),
+        dataset=first.run.data.tags.get("dataset", "unknown"),
         protocol=protocol,
-        users=len(np.unique(ranks.users)),
-        targets=len(ranks.frame),
-        method=method,
+        users=len(np.unique(first.ranks.users)),
+        targets=len(first.ranks.frame),
     )
+
+
+def _refuse_other_protocols(runs: Sequence[EvaluatedRun]) -> None:
+    first, *others = runs
+    for other in others:
+        if tags := differing_tags(other.run, first.run):
+            ours, theirs = (
+                (run.run.data.tags.get(tags[0]) or "none")[:40] for run in (first, other)
+            )
+            raise InputError(
+                f"runs {run_label(first.run)} and {run_label(other.run)} differ in {tags[0]}: "
+                f"{ours!r} and {theirs!r}; compare models evaluated under one protocol"
+            )
 
 
 def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Return the runs with the targets that all have ranked; empty if that changes nothing."""
     first, *others = runs
-    protocol, keys = first.ranks.protocol, ["user", "history_length", "target"]
-    if any(differing_tags(first.run, run.run) or run.ranks.protocol != protocol for run in others):
+    keys = ["user", "history_length", "target"]
+    if any(run.ranks.protocol != first.ranks.protocol for run in others):
         return []  # refused for that
-    if all(run.shares_targets(first) for run in others):
+    if all(run.ranks.frame[keys].equals(first.ranks.frame[keys]) for run in others):
         return []
     targets = first.ranks.frame.select(keys)
     for run in others:
@@ -306,76 +324,33 @@ def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
         parameters, tags = dict(run.run.data.params), run.run.data.tags
         seed = parameters.pop("seed", run.run.info.run_id)
         parameters.pop("name", None)
-        facts = ("model", "dataset_fingerprint", "protocol.fingerprint", "trained_on")
-        interrupted = "interrupted" in tags
-        key = (*map(tags.get, facts), interrupted, run.model_alone, *sorted(parameters.items()))
+        facts = run.model, tags.get("trained_on"), "interrupted" in tags, run.model_alone
+        key = (*facts, *sorted(parameters.items()))
         groups.setdefault(key, {})[seed] = run
     return [tuple(group.values()) for group in groups.values()]
 
 
-def _with_figures(runs: tuple[EvaluatedRun, ...], metrics: Sequence[str]) -> ComparedRun:
-    """Return the row of the seeds of a model, with all but its differences."""
-    first, info = runs[0], runs[0].run.info
-    trained_on = first.run.data.tags.get("trained_on", "unknown")
-    row = ComparedRun(first.name, info.run_id, first.model, trained_on, runs)
-    intervals = row.intervals_of(metrics)
-    of_seeds = {metric: [run.value(metric) for run in runs] for metric in metrics}
-    costs = [run.run.data.metrics for run in runs]
-    return replace(
-        row,
-        intervals=intervals,
-        metrics={
-            metric: intervals[metric].mean if metric in intervals else float(np.mean(values))
-            for metric, values in of_seeds.items()
-        },
-        spreads={
-            metric: float(np.std(values, ddof=1))
-            for metric, values in of_seeds.items()
-            if len(values) > 1
-        },
-        costs={
-            name: float(np.mean([logged[name] for logged in costs]))
-            for name in COSTS
-            if all(name in logged for logged in costs)
-        },
-    )
-
-
-def _differences(
-    rows: Sequence[ComparedRun], method: Method, across_protocols: bool
-) -> list[dict[str, PairedResult]]:
+def _with_differences(rows: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     """Test every row against the first; the rows are one family for Holm's correction."""
     reference, *others = rows
-    differences: list[dict[str, PairedResult]] = [{}]
+    tested: list[dict[str, PairedResult]] = []
     for other in others:
-        ours, theirs, tests = other.first, reference.first, dict[str, PairedResult]()
-        labels = f"{run_label(theirs.run)} and {run_label(ours.run)}"
-        differing = differing_tags(ours.run, theirs.run)
-        if differing and not across_protocols:
-            first, second = (
-                (run.run.data.tags.get(differing[0]) or "none")[:40] for run in (theirs, ours)
-            )
-            raise InputError(
-                f"runs {labels} differ in {differing[0]}: {first!r} and {second!r}; compare models "
-                "evaluated under one protocol, or allow several (--across-protocols)"
-            )
-        if not across_protocols or ours.shares_targets(theirs):
-            try:
-                refuse_different(theirs.ranks, ours.ranks, across_protocols=across_protocols)
-                for name in other.intervals:
-                    tables = theirs.table(name), ours.table(name)
-                    refuse_different(*tables, across_protocols=across_protocols)
-                    values_of_users = other.values(name), reference.values(name)
-                    tests[name] = paired_difference(*values_of_users, method=method)
-            except InputError as error:
-                raise InputError(f"runs {labels}: {error}") from error
-        differences.append(tests)
-    tested = [tests for tests in differences if tests]
+        try:
+            refuse_different(reference.first.ranks, other.first.ranks)
+            tests = {}
+            for name in other.intervals:
+                refuse_different(reference.first.table(name), other.first.table(name))
+                tests[name] = paired_difference(other.values(name), reference.values(name))
+            tested.append(tests)
+        except InputError as error:
+            labels = f"{run_label(reference.first.run)} and {run_label(other.first.run)}"
+            raise InputError(f"runs {labels}: {error}") from error
     for name in reference.intervals:
         corrected = holm([tests[name].p_value for tests in tested])
         for tests, p_value in zip(tested, corrected, strict=True):
             tests[name] = tests[name]._replace(p_value=p_value)
-    return differences
+    pairs = zip(others, tested, strict=True)
+    return reference, *(replace(row, differences=tests) for row, tests in pairs)
 
 
 def _protocol_in_words(run: EvaluatedRun) -> str:
@@ -393,34 +368,18 @@ def _protocol_in_words(run: EvaluatedRun) -> str:
 # --- In words and on a terminal ------------------------------------------------------------------
 
 
-def comparison_table(comparison: Comparison, width: int) -> Table:
-    """Return one line per run: the best of each metric bold, the difference in the headline.
-
-    Ids, models and costs are left out, and intervals wrapped, where ``width`` columns need it.
-    """
-    table = _table(comparison, full=True)
-    if Console(width=10_000).measure(table).maximum <= width:
-        return table
-    return _table(comparison, full=False)
-
-
-def _table(comparison: Comparison, *, full: bool) -> Table:
-    rows, metrics, headline = comparison.rows, comparison.metrics, comparison.headline
-    tested = headline if len(rows) > 1 and headline in rows[0].intervals else None
-    costs = [cost for cost in COSTS if full and any(cost in row.costs for row in rows)]
+def comparison_table(comparison: Comparison) -> Table:
+    """Return one line per run: the best of each metric bold, the difference in the headline."""
+    rows, headline = comparison.rows, comparison.headline
+    tested = headline if any(headline in row.differences for row in rows) else None
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption = Text(printable(how_measured(comparison, tested)), justify="left")
-    for head in ("run", "id", "model") if full else ("run",):
-        table.add_column(head, overflow="fold", min_width=8)
-    for head in [*map(title, metrics), *(["to the first (p)"] if tested else [])]:
-        table.add_column(head, no_wrap=full, min_width=7)
-    for cost in costs:
-        table.add_column(COSTS[cost], justify="right", no_wrap=True)
-    for number, row in enumerate(rows):
+    table.add_column("run", overflow="fold", min_width=8)
+    for head in [*map(title, comparison.metrics), *(["to the first (p)"] if tested else [])]:
+        table.add_column(head, min_width=7)
+    for row in rows:
         cells = [Text(printable(row.label))]
-        if full:
-            cells += [Text(row.run_id[:8], style="dim"), Text(printable(row.model))]
-        for name in metrics:
+        for name in comparison.metrics:
             interval = row.intervals.get(name)
             text = decimals(row.metrics[name]) if interval is None else with_interval(interval)
             text += f" s {decimals(row.spreads[name])}" if name in row.spreads else ""
@@ -430,34 +389,27 @@ def _table(comparison: Comparison, *, full: bool) -> Table:
             change, p_value = decimals(result.difference, "+"), decimals(result.p_value)
             cells.append(Text(f"{change} ({p_value}){mark}"))
         elif tested:
-            cells.append(Text("not tested" if number else "reference", style="dim"))
-        cells += [Text(f"{row.costs[c]:,.0f}" if c in row.costs else "") for c in costs]
+            cells.append(Text("reference", style="dim"))
         table.add_row(*cells)
     return table
 
 
 def how_measured(comparison: Comparison, tested: str | None = None) -> str:
-    """Describe the protocol, the parts that runs were fitted on, and how to read the numbers."""
+    """Describe the protocol, and how to read the numbers."""
     users, targets = comparison.users, comparison.targets
     of = f" of {users:,} users" if users != targets else ""
     text = f"{comparison.dataset}, {targets:,} targets{of}: {comparison.protocol}."
-    for parts in sorted({row.trained_on for row in comparison.rows}):
-        fitted = "; ".join(row.name for row in comparison.rows if row.trained_on == parts)
-        text += f" Fitted on {parts}: {fitted}."
     if comparison.rows[0].intervals:
         text += " [ ]: 95% interval."
     if any(row.seeds > 1 for row in comparison.rows):
         text += " s: standard deviation of the seeds' own means."
     if tested is not None:
-        test = TESTS[comparison.method]
-        text += f" (p): {test} of {title(tested)}, Holm-corrected; * below .05."
+        text += f" (p): paired randomisation test of {title(tested)}, Holm-corrected; * below .05."
     return text
 
 
-def verdict(difference: PairedResult | None, rival_mean: float, rival: str) -> str:
-    """Say how a run compares with its rival, whose metric is given; None: it has other targets."""
-    if difference is None:
-        return f"on other targets than {rival}, so that the two cannot be compared"
+def verdict(difference: PairedResult, rival_mean: float, rival: str) -> str:
+    """Say how a run compares with its rival, whose metric is given."""
     # The spaces keep it on one line.
     p = f"p = {decimals(difference.p_value)}".replace(" ", "\N{NO-BREAK SPACE}")
     change = decimals(difference.difference, "+")
@@ -500,16 +452,8 @@ def decimals(value: float, sign: str = "-") -> str:
 def title(metric: str) -> str:
     """Return the name of a metric as text.
 
-    >>> title("ndcg_at_10")
-    'ndcg@10'
-    """
-    return metric.replace("_at_", "@")
-
-
-def heading(metric: str) -> str:
-    """Return the name of a metric as a page has it.
-
-    >>> heading("ndcg_at_10"), heading("next_recall_at_5")
+    >>> title("ndcg_at_10"), title("next_recall_at_5")
     ('NDCG@10', 'next recall@5')
     """
-    return title(metric).replace("_", " ").replace("ndcg", "NDCG").replace("mrr", "MRR")
+    text = metric.replace("_at_", "@").replace("_", " ")
+    return text.replace("ndcg", "NDCG").replace("mrr", "MRR")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from recsys.data.frames import write_csv
 from recsys.errors import InputError, printable
 from recsys.evaluation.metrics import Interval
 from recsys.evaluation.segments import SEGMENTS
@@ -16,7 +14,6 @@ from recsys.reports.charts import (
     Chart,
     ForestRow,
     Style,
-    add_line,
     add_ranges,
     chart,
     forest,
@@ -25,11 +22,9 @@ from recsys.reports.charts import (
 )
 from recsys.reports.comparison import (
     HEADLINE,
-    TESTS,
     ComparedRun,
     Comparison,
     decimals,
-    heading,
     in_brackets,
     title,
     verdict,
@@ -40,12 +35,7 @@ from recsys.reports.statistics import ALPHA
 from recsys.tracking.artifacts import COSTS
 
 PAGE = "comparison.html"
-Curves = Mapping[str, Mapping[int, float]]
-"""NDCG@10 on the validation targets, by run id and epoch."""
-
-_FILES = re.compile(
-    r"comparison\.(html|csv|tex)|(intervals|differences|learning_curves|segment_\w+)\.svg"
-)
+_FILES = re.compile(r"comparison\.(html|csv|tex)|(intervals|differences|segment_\w+)\.svg")
 """The names of the files of a report; a folder with any other is left alone."""
 _MOST_RUNS = 5
 """The number of runs in one chart of segments: with more, intervals cannot be told apart."""
@@ -61,16 +51,14 @@ _SEGMENT_TITLES = {
 """The segments that are drawn; `Comparison.by_segment` has all."""
 
 
-def write_comparison_report(
-    path: str | os.PathLike[str], comparison: Comparison, curves: Curves
-) -> Path:
+def write_comparison_report(path: str | os.PathLike[str], comparison: Comparison) -> Path:
     """Write a folder atomically: `PAGE`, its charts as SVG, and the table; return the page.
 
     The table is comparison.csv (every number) and comparison.tex (booktabs). An existing report is
-    replaced, another folder refused. The same arguments give the same bytes.
+    replaced, another folder refused. The same comparison gives the same bytes.
     """
     path = Path(path)
-    foreign = [path.name] if path.exists() else []
+    foreign = [path.name] if path.is_file() else []
     if path.is_dir():
         foreign = [file.name for file in path.iterdir() if not _FILES.fullmatch(file.name)]
     if foreign:
@@ -79,20 +67,19 @@ def write_comparison_report(
             "choose another folder, or move it away"
         )
     at_a_glance = forests(comparison)
-    closer = [*_draw_curves(comparison, curves), *draw_segments(comparison)]
-    count = len(comparison.rows)
+    segments = draw_segments(comparison)
     sections = [
         Section("At a glance", at_a_glance),
         Section("Every number", tables=[every_number(comparison)]),
-        Section("Closer", closer),
+        Section("For whom, and for what", segments),
     ]
-    page = render(
-        f"{count} run{'s' * (count > 1)} on {comparison.dataset}", _lead(comparison), sections
-    )
+    count = len(comparison.rows)
+    headline = f"{count} run{'s' * (count > 1)} on {comparison.dataset}"
+    page = render(headline, _lead(comparison), sections)
     with new_folder(path) as folder:
-        for picture in (*at_a_glance, *closer):
+        for picture in (*at_a_glance, *segments):
             (folder / f"{picture.name}.svg").write_text(picture.svg, encoding="utf-8")
-        write_csv(comparison.frame(), folder / "comparison.csv")
+        comparison.frame().write_csv(folder / "comparison.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
         (folder / PAGE).write_text(page, encoding="utf-8")
     return path / PAGE
@@ -103,13 +90,15 @@ def _lead(comparison: Comparison) -> str:
     leader, *others = comparison.by_merit()
     if not others:
         return ""
+    figures = with_interval(comparison.headline_interval(leader))
+    text = f"{leader.label} leads: {title(comparison.headline)} {figures}"
     reference = comparison.rows[0]
     rival = others[0] if leader is reference else reference
-    figures = with_interval(comparison.headline_interval(leader))
-    rival_mean = comparison.headline_interval(rival).mean
-    name = f"{rival.label} ({decimals(rival_mean)})"
-    compared = verdict(comparison.difference(leader, rival), rival_mean, name)
-    return f"{leader.label} leads: {heading(comparison.headline)} {figures}, {compared}."
+    if (difference := comparison.difference(leader, rival)) is not None:
+        rival_mean = comparison.headline_interval(rival).mean
+        name = f"{rival.label} ({decimals(rival_mean)})"
+        text += f", {verdict(difference, rival_mean, name)}"
+    return f"{text}."
 
 
 # --- Charts --------------------------------------------------------------------------------------
@@ -123,50 +112,28 @@ def styled(comparison: Comparison) -> list[tuple[ComparedRun, Style]]:
 
 def forests(comparison: Comparison) -> list[Chart]:
     """Draw the headline metric of every run, and its difference to the first if it was tested."""
-    metric, reference = comparison.headline, comparison.rows[0]
-    words, line = heading(metric), None
+    metric, reference = title(comparison.headline), comparison.rows[0]
+    line = comparison.headline_interval(reference).mean if len(comparison.rows) > 1 else None
     rows, differences = list[ForestRow](), list[ForestRow]()
     for row, style in styled(comparison):
-        interval, label = comparison.headline_interval(row), row.label
-        if row is reference and len(comparison.rows) > 1:
-            line, label = interval.mean, f"{label} · reference"
+        interval, is_reference = comparison.headline_interval(row), row is reference
+        label = row.label + " · reference" * (is_reference and line is not None)
         rows.append(ForestRow(label, interval, with_interval(interval), style))
-        if (result := row.differences.get(metric)) is not None:
+        if (result := row.differences.get(comparison.headline)) is not None:
             text = f"{decimals(result.difference, '+')}, p = {decimals(result.p_value)}"
             differences.append(ForestRow(row.label, Interval(*result[:3]), text, style))
-    caption = _EXPLAINED if metric == HEADLINE else ""
-    caption += "Means over users with 95% intervals"
+    caption = _EXPLAINED if comparison.headline == HEADLINE else ""
+    caption += "Means over users with 95% intervals."
     if line is not None:
-        caption += ", the leading run on top. The broken line is the mean of the reference: the "
-        caption += "run that all others are tested against"
-    charts = [forest("intervals", words, f"{caption}.", rows, words, line)]
+        caption += " The broken line is the mean of the reference, which all others are tested "
+        caption += "against."
+    charts = [forest("intervals", metric, caption, rows, metric, line)]
     if differences:
         caption = "The same users under both runs: paired differences with 95% intervals and "
         caption += "corrected p-values. An interval that crosses the broken line may be chance."
-        name, x = f"Difference to {reference.name}", f"{words} minus that of {reference.name}"
+        name, x = f"Difference to {reference.name}", f"{metric} minus that of {reference.name}"
         charts.append(forest("differences", name, caption, differences, x, 0.0))
     return charts
-
-
-def _draw_curves(comparison: Comparison, curves: Curves) -> list[Chart]:
-    """Draw NDCG@10 on the validation targets by epoch; nothing if no run has a learning curve."""
-    axes, columns = new_axes("epoch", "NDCG@10 on validation"), dict[str, Mapping[int, float]]()
-    for row, style in styled(comparison):
-        curve = dict(sorted(curves.get(row.run_id, {}).items()))
-        if curve and not row.first.model_alone:  # a run with counts has two rows, but one curve
-            add_line(axes, row.label, [*curve], [*curve.values()], style)
-            columns[row.label] = curve
-    if not columns:
-        return []
-    axes.locator_params("x", integer=True, min_n_ticks=1)
-    caption = "NDCG@10 on the validation targets after each pass over the training data (epoch). "
-    caption += "The best epoch is kept."
-    rows = [
-        (str(epoch), *(decimals(c[epoch]) if epoch in c else "" for c in columns.values()))
-        for epoch in sorted(set[int]().union(*columns.values()))
-    ]
-    head = ("epoch", *columns)
-    return [chart(axes, "learning_curves", "Learning curves", caption, head, rows)]
 
 
 def draw_segments(comparison: Comparison) -> list[Chart]:
@@ -175,32 +142,26 @@ def draw_segments(comparison: Comparison) -> list[Chart]:
     Kinds that the rank tables lack, or of which all targets have the same value, have no chart.
     """
     runs, charts = styled(comparison)[:_MOST_RUNS], []
-    frames = [row.first.ranks.frame for row, _ in runs]
+    frame = runs[0][0].first.ranks.frame
     for column, name in _SEGMENT_TITLES.items():
-        if any(column not in frame.columns for frame in frames):
+        if any(column not in row.first.ranks.segments for row, _ in runs):
             continue
-        counts = dict(frames[0][column].drop_nulls().value_counts().sort(column).iter_rows())
-        segments = [s for s in counts if all((frame[column] == s).any() for frame in frames)]
-        if len(segments) < 2:
+        counts = dict(frame[column].drop_nulls().value_counts().sort(column).iter_rows())
+        if len(counts) < 2:
             continue
-        axes = new_axes(heading(HEADLINE), height=45 + len(segments) * (12 + 8 * len(runs)))
-        columns = []
+        axes = new_axes(title(HEADLINE), height=45 + len(counts) * (12 + 8 * len(runs)))
         for number, (row, style) in enumerate(runs):
-            within = [row.where(column, segment) for segment in segments]
+            within = [row.where(column, segment) for segment in counts]
             intervals = [run.intervals_of([HEADLINE])[HEADLINE] for run in within]
-            offset = 0.16 * (number - (len(runs) - 1) / 2)
-            add_ranges(axes, row.label, intervals, style, offset)
-            columns.append([*map(with_interval, intervals)])
-        axes.set_yticks(range(len(segments)), [f"{s} ({counts[s]:,})" for s in segments])
-        axes.set_ylim(len(segments) - 0.5, -0.5)
+            add_ranges(axes, row.label, intervals, style, 0.16 * (number - (len(runs) - 1) / 2))
+        axes.set_yticks(range(len(counts)), [f"{s} ({n:,})" for s, n in counts.items()])
+        axes.set_ylim(len(counts) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         caption = f"By {SEGMENTS[column]}: means and 95% intervals over the users with such "
         caption += "held-out items. In brackets: the number of targets."
         if len(comparison.rows) > len(runs):
             caption += f" The {len(runs)} runs that lead."
-        head = (SEGMENTS[column], *(row.label for row, _ in runs))
-        rows = [*zip(map(str, segments), *columns, strict=True)]
-        charts.append(chart(axes, f"segment_{column}", name, caption, head, rows))
+        charts.append(chart(axes, f"segment_{column}", name, caption))
     return charts
 
 
@@ -209,12 +170,13 @@ def draw_segments(comparison: Comparison) -> list[Chart]:
 
 def every_number(comparison: Comparison) -> Table:
     """Return the table of all figures, the best run first."""
+    reference, several = comparison.rows[0], len(comparison.rows) > 1
     costs = [cost for cost in COSTS if any(cost in row.costs for row in comparison.rows)]
     rows: list[list[str | Cell]] = []
     for row in comparison.by_merit():
         facts = (f"{row.model}, {row.run_id[:8]}", f"fitted on {row.trained_on}")
-        is_reference = len(comparison.rows) > 1 and row is comparison.rows[0]
-        cells: list[str | Cell] = [Cell(row.label, facts, "reference" * is_reference)]
+        tag = "reference" * (several and row is reference)
+        cells: list[str | Cell] = [Cell(row.label, facts, tag)]
         for metric in comparison.metrics:
             lines = []
             if metric in row.intervals:
@@ -234,12 +196,11 @@ def every_number(comparison: Comparison) -> Table:
     caption = f"{comparison.dataset}, {comparison.targets:,} targets of {comparison.users:,} "
     caption += f"users: {comparison.protocol}. From top to bottom: the mean over users and its 95% "
     caption += "interval (percentile bootstrap)"
-    if len(comparison.rows) > 1:
-        reference, test = comparison.rows[0].name, TESTS[comparison.method]
-        caption += f"; the difference to {reference} with its interval and p-value ({test} over "
-        caption += "users, Holm-corrected for the number of runs). Bold: the highest. *: "
-        caption += f"significantly better than {reference}, †: significantly worse (p < .05)"
-    head = ["run", *map(heading, comparison.metrics), *(COSTS[cost] for cost in costs)]
+    if several:
+        caption += f"; the difference to {reference.name} with its interval and p-value (paired "
+        caption += "randomisation test over users, Holm-corrected). Bold: the highest. "
+        caption += f"* significantly better than {reference.name}, † worse (p < .05)"
+    head = ["run", *map(title, comparison.metrics), *(COSTS[cost] for cost in costs)]
     return Table("Every number", head, rows, f"{caption}.")
 
 

@@ -15,24 +15,21 @@ from recsys.reports.charts import Chart
 
 
 class Cell(NamedTuple):
-    """A cell of a table that is more than a text."""
+    """A cell of a table: a text, small lines below it, and a tag after it."""
 
     text: str
     lines: Sequence[str] = ()
-    """Below the text, in small letters."""
     tag: str = ""
-    """After the text."""
     bold: bool = False
 
 
 class Table(NamedTuple):
-    """A table of a page."""
+    """A table of a page, with a caption below it; one without rows is left out."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
     caption: str = ""
-    """How to read it, below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ def render(title: str, lead: str, sections: Sequence[Section], name: str = "") -
         title=title,
         lead=lead,
         name=name,
-        sections=[s for s in sections if s.charts or s.facts or s.tables or s.points],
+        sections=sections,
         style=style,
         digest=b64encode(sha256(style.encode()).digest()).decode(),
     )

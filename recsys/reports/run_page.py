@@ -28,15 +28,11 @@ from recsys.reports.comparison import (
     HEADLINE,
     Comparison,
     decimals,
-    heading,
+    title,
     verdict,
     with_interval,
 )
-from recsys.reports.comparison_page import (
-    draw_segments,
-    every_number,
-    forests,
-)
+from recsys.reports.comparison_page import draw_segments, every_number, forests
 from recsys.reports.pages import Cell, Section, Table, render
 from recsys.reports.statistics import ALPHA, PairedResult
 from recsys.serving.bundle import ModelBundle, for_evaluation
@@ -50,14 +46,12 @@ _LIST, _NEWEST, _REASONS = 10, 6, 2
 
 
 class RacePoint(NamedTuple):
-    """One measurement of a racer."""
+    """NDCG@10 of a racer on validation, so many seconds after the start of the race."""
 
     seconds: float
-    """Since the start of the race."""
     epochs: int
     """The epochs it had trained by then; 0 for counts."""
     ndcg: float
-    """NDCG@10 on the validation targets."""
 
 
 class Racer(NamedTuple):
@@ -69,7 +63,7 @@ class Racer(NamedTuple):
     points: tuple[RacePoint, ...]
     """Its measurements in the order of time; none if it could not be trained, one of a baseline."""
     outcome: str
-    """What became of it: won, dropped after 4 epochs, stopped early …"""
+    """What became of it: dropped after 4 epochs, stopped early …"""
     won: bool = False
 
     @property
@@ -96,7 +90,6 @@ class RunReport:
     """Everything that the page of an automatic run shows."""
 
     name: str
-    """The name of the run."""
     dataset: PreparedDataset
     comparison: Comparison
     """On the test targets: the answer first, then models and baselines to compare it with."""
@@ -104,7 +97,6 @@ class RunReport:
     """The command that makes the run again."""
     date: datetime
     seconds: float
-    """How long all of it took."""
     findings: Sequence[Finding] = ()
     """Those of the audit of the log."""
     choices: Sequence[Choice] = ()
@@ -125,29 +117,15 @@ def write_run_report(path: str | os.PathLike[str], report: RunReport) -> Path:
     """
     comparison, racers = report.comparison, by_outcome(report.racers)
     tried = [
-        Table(
-            "On validation",
-            ("candidate", "best NDCG@10", "epochs", "seconds", "outcome"),
-            [
-                (
-                    Cell(racer.name, [racer.description], "chosen" if racer.won else ""),
-                    "" if racer.best is None else decimals(racer.best),
-                    f"{racer.points[-1].epochs:g}" if racer.points else "",
-                    f"{racer.points[-1].seconds:,.0f}" if racer.points else "",
-                    racer.outcome,
-                )
-                for racer in racers
-            ],
-        ),
+        _race_table(racers),
         Table("Settings, and why", ("setting", "value", "reason"), report.choices),
     ]
-    log_tables = [_audit_table(report.findings)] if report.findings else []
     sections = [
         Section("At a glance", forests(comparison)),
         Section("For whom, and for what", draw_segments(comparison)),
         Section("Every number", tables=[every_number(comparison)]),
-        Section("What was tried", draw_race(racers), tables=[t for t in tried if t.rows]),
-        Section("The log", facts=_facts_of_log(report.dataset), tables=log_tables),
+        Section("What was tried", draw_race(racers), tables=tried),
+        Section("The log", (), _facts_of_log(report.dataset), [_audit_table(report.findings)]),
         Section("What it recommends", tables=[report.examples] if report.examples else ()),
         Section("What to try next", points=report.next_steps),
         Section(
@@ -171,6 +149,21 @@ def by_outcome(racers: Sequence[Racer]) -> list[Racer]:
     return sorted(racers, key=lambda racer: (not racer.won, -(racer.best or 0.0)))
 
 
+def _race_table(racers: Sequence[Racer]) -> Table:
+    rows = [
+        (
+            Cell(racer.name, [racer.description], "chosen" if racer.won else ""),
+            "" if racer.best is None else decimals(racer.best),
+            f"{racer.points[-1].epochs:g}" if racer.points else "",
+            f"{racer.points[-1].seconds:,.0f}" if racer.points else "",
+            racer.outcome,
+        )
+        for racer in racers
+    ]
+    head = ("candidate", "best NDCG@10", "epochs", "seconds", "outcome")
+    return Table("On validation", head, rows)
+
+
 def draw_race(racers: Sequence[Racer]) -> list[Chart]:
     """Draw NDCG@10 on validation over time, one line per racer; nothing without measurements.
 
@@ -182,17 +175,12 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
     minutes = max(racer.points[-1].seconds for racer in trained) > 180
     unit = "minutes" if minutes else "seconds"
     axes = new_axes(f"{unit} since the start", "NDCG@10 on validation")
-    rows = []
     for racer, style in zip(trained, styles_by_merit(len(trained)), strict=True):
         times = [point.seconds / (60 if minutes else 1) for point in racer.points]
         values = [point.ndcg for point in racer.points]
         add_line(axes, racer.name, times, values, style)
         if not racer.won:
             axes.plot(times[-1:], values[-1:], "x", color=style.colour, ms=9, mew=2, zorder=50)
-        rows += [
-            (racer.name, f"{seconds:,.0f} s, epoch {epochs:g}", decimals(ndcg))
-            for seconds, epochs, ndcg in racer.points
-        ]
     axes.set_xlim(left=0)
     caption = "A line that ends with a cross was followed no further. "
     baselines = [(racer.best, racer.name) for racer in racers if racer.is_baseline and racer.best]
@@ -200,8 +188,7 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
         best, name = max(baselines)
         axes.axhline(best, **BROKEN)
         caption += f"The broken line is the best baseline, {name}. "
-    head = ("model", "measured at", "NDCG@10 on validation")
-    return [chart(axes, "race", "The race", caption, head, rows)]
+    return [chart(axes, "race", "The race", caption)]
 
 
 # --- The answer ----------------------------------------------------------------------------------
@@ -212,23 +199,20 @@ def answer_in_words(comparison: Comparison) -> tuple[str, str]:
 
     It is compared with the best baseline or, if it is one, with the best trained model.
     """
-    metric, answer = comparison.headline, comparison.rows[0]
+    answer = comparison.rows[0]
     name = answer.first.run.data.tags.get(ANSWER, answer.label)
     is_baseline = answer.model in BASELINES
     rivals = [row for row in comparison.by_merit() if not row.first.model_alone]
     rival = next((row for row in rivals if (row.model in BASELINES) != is_baseline), None)
     difference = None if rival is None else comparison.difference(answer, rival)
     interval = comparison.headline_interval(answer)
-    text = f"{heading(metric)} {with_interval(interval)} on {comparison.targets:,} held-out "
+    text = f"{title(HEADLINE)} {with_interval(interval)} on {comparison.targets:,} held-out "
     text += "purchases"
-    if rival is not None:
+    if rival is not None and difference is not None:
         than = f"the best {'trained model' if is_baseline else 'baseline'}, {rival.label}"
         text += f", {verdict(difference, comparison.headline_interval(rival).mean, than)}"
-    text += "."
-    chance = -math.inf
-    if metric == HEADLINE:
-        chance = random_ndcg_at_10(answer.first.ranks)
-        text += f" A random order of the items reaches {decimals(chance)}."
+    chance = random_ndcg_at_10(answer.first.ranks)
+    text += f". A random order of the items reaches {decimals(chance)}."
     return headline(name, is_baseline, difference, above_chance=interval.low > chance), text
 
 
@@ -294,9 +278,7 @@ def _audit_table(findings: Sequence[Finding]) -> Table:
         for finding in sorted(findings, key=lambda finding: finding.severity != "warn")
         if finding.count
     ]
-    without = ", ".join(finding.name for finding in findings if not finding.count)
-    caption = f"No cases of: {without}." if without else ""
-    return Table("Audit of the data", ("finding", "count", "share", "meaning"), rows, caption)
+    return Table("Audit of the data", ("finding", "count", "share", "meaning"), rows)
 
 
 # --- Users ---------------------------------------------------------------------------------------
@@ -313,14 +295,7 @@ def examples_of(
 
     Each list is made from the history before the held-out item. The reasons for an item are the
     items of the history that speak for it most, each with its part of all that the history adds
-    or takes (`recsys.serving.explain`).
-
-    Args:
-        recommender: the model.
-        dataset: the dataset that it was trained on, or that of a later log.
-        users: how many users; fewer if fewer have a test target.
-        seed: of the draw.
-        seconds: after so many, the other users are left out.
+    or takes (`recsys.serving.explain`). After so many seconds the other users are left out.
     """
     bundle, ends = recommender.bundle, time.monotonic() + seconds
     encoded = for_evaluation(bundle, dataset, "test")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from recsys.errors import InputError
 from recsys.evaluation.metrics import bootstrap_means, chunks
@@ -16,15 +15,10 @@ from recsys.evaluation.tables import NextListTable, RankTable
 
 Table = TypeVar("Table", RankTable, NextListTable)
 
-Method = Literal["randomisation", "t"]
-"""randomisation: assumes only that the models are exchangeable; t: Student's paired test, which
-assumes normal differences, and agrees with the former for many users."""
-
 ALPHA = 0.05
 """Differences with a smaller p-value are called significant."""
 RESAMPLES = 10_000
 """The number of resamples of the test and of the interval: p-values are multiples of 1/10,001."""
-
 _DECIMALS = 5
 """Differences are rounded to so many decimals: few distinct ones need few draws."""
 
@@ -46,45 +40,29 @@ class PairedResult(NamedTuple):
         return PairedResult(-self.difference, -self.high, -self.low, self.p_value)
 
 
-def paired_test(
-    a: Table, b: Table, metric: str, seed: int = 0, *, method: Method = "randomisation"
-) -> PairedResult:
-    """Test the difference of two tables of the same targets, with an interval.
+def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
+    """Test the difference of two tables of the same targets in a metric that they know.
 
     If the two models were equally good, the two values of each user could be swapped: the
     randomisation test flips the signs of the users' differences at random (Smucker, Allan and
     Carterette, CIKM 2007). A user with several targets has one value: they are not independent.
 
-    Args:
-        a: the table of one model.
-        b: the table of the other.
-        metric: one that `metric_values` knows, or for next-list tables `next_list_metrics`.
-        seed: the seed of the resamples.
-        method: the test that the p-value comes from.
-
     Raises:
         InputError: the tables differ in protocol, users or targets, or there is no such metric.
     """
     refuse_different(a, b)
-    return paired_difference(a.values(metric), b.values(metric), seed, method=method)
+    return paired_difference(a.values(metric), b.values(metric), seed)
 
 
 def paired_difference(
-    ours: NDArray[np.float64],
-    theirs: NDArray[np.float64],
-    seed: int = 0,
-    *,
-    method: Method = "randomisation",
+    ours: NDArray[np.float64], theirs: NDArray[np.float64], seed: int = 0
 ) -> PairedResult:
     """Test the difference of two values of each user [U]; see `paired_test`."""
     differences = ours - theirs
     values, counts = np.unique(differences.round(_DECIMALS), return_counts=True)
     generator = np.random.default_rng(seed)
     (interval,) = bootstrap_means(values[None], counts, generator, RESAMPLES)
-    if method == "t":
-        p_value = _t_p_value(differences)
-    else:
-        p_value = _sign_flip_p_value(values, counts, generator)
+    p_value = _sign_flip_p_value(values, counts, generator)
     return PairedResult(float(differences.mean()), interval.low, interval.high, p_value)
 
 
@@ -116,35 +94,23 @@ def _sign_flip_p_value(
     return (as_large + 1) / (RESAMPLES + 1)
 
 
-def _t_p_value(differences: NDArray[np.float64]) -> float:
-    """Return 1 or 0 for equal differences, depending on whether they are 0: scipy divides by 0."""
-    if len(differences) < 2:
-        return 1.0
-    if not np.ptp(differences.round(_DECIMALS)):
-        return float(not differences.round(_DECIMALS).any())
-    return float(stats.ttest_1samp(differences, 0).pvalue)
-
-
-def refuse_different(
-    a: RankTable | NextListTable, b: RankTable | NextListTable, *, across_protocols: bool = False
-) -> None:
-    """Refuse tables of different protocols (unless allowed), users or targets."""
-    if isinstance(a, RankTable):
-        tables, rows, target_column = "rank tables", "targets", "target"
-    else:
-        tables, rows, target_column = "next-list tables", "users", "targets"
+def refuse_different(a: RankTable | NextListTable, b: RankTable | NextListTable) -> None:
+    """Refuse tables of different protocols, users or targets."""
+    rows, target_column = (
+        ("targets", "target") if isinstance(a, RankTable) else ("users", "targets")
+    )
     other_protocol = asdict(b.protocol)
     for name, value in asdict(a.protocol).items():
-        if value != other_protocol[name] and not across_protocols:
+        if value != other_protocol[name]:
             raise InputError(
-                f"{tables} differ in {name}: {value!r} and {other_protocol[name]!r}; "
+                f"{a.noun}s differ in {name}: {value!r} and {other_protocol[name]!r}; "
                 "compare models evaluated under one protocol"
             )
     if len(a.frame) != len(b.frame):
-        raise InputError(f"{tables} have {len(a.frame)} and {len(b.frame)} {rows}")
+        raise InputError(f"{a.noun}s have {len(a.frame)} and {len(b.frame)} {rows}")
     for column in ("user", target_column):
         unequal = (a.frame[column] != b.frame[column]).arg_true()
         if len(unequal):
             row = int(unequal[0])
             ours, theirs = (table.frame.row(row, named=True)[column] for table in (a, b))
-            raise InputError(f"{tables} differ in the {column} of row {row}: {ours} and {theirs}")
+            raise InputError(f"{a.noun}s differ in the {column} of row {row}: {ours} and {theirs}")

@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from recsys.data.frames import write_csv
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
 from recsys.progress import stage
@@ -47,7 +46,7 @@ def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
         for number, frame in enumerate(frames):
             rows += len(frame)
             if out.suffix == ".csv":
-                write_csv(frame, stream, header=number == 0)
+                frame.write_csv(stream, include_header=number == 0)
                 continue
             table = frame.to_arrow()
             if writer is None:
@@ -120,6 +119,6 @@ def save_embeddings(table: pl.DataFrame, out: Path) -> None:
     else:
         missing = pl.Series([[float("nan")] * width], dtype=vectors.dtype)
         with new_file(out.with_suffix(".ids.csv")) as file:
-            write_csv(ids.to_frame(), file)
+            ids.to_frame().write_csv(file)
         with new_file(out) as file, file.open("wb") as stream:
             np.save(stream, vectors.fill_null(missing).to_numpy(), allow_pickle=False)

@@ -27,16 +27,9 @@ RECENT_WEIGHT = "count_ensemble_recent_weight"
 COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
 """The costs that a comparison shows, with the heads of their columns."""
 
-VALIDATION_CURVE = "epoch/valid_ndcg_at_10"
-"""NDCG@10 on the validation targets, logged once per epoch."""
-
 
 def rank_file(part: Part) -> str:
-    """Return the name of the rank table of a part.
-
-    >>> rank_file("test")
-    'ranks_test.parquet'
-    """
+    """Return the name of the rank table of a part of the split."""
     return f"ranks_{part}.parquet"
 
 

@@ -17,11 +17,10 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from recsys.config import WITH_COUNTS, TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.metrics import Source, find_metric
+from recsys.evaluation.metrics import Source, source_of
 from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
 from recsys.tracking.artifacts import (
     COMPARISON,
-    VALIDATION_CURVE,
     model_alone_file,
     next_list_file,
     rank_file,
@@ -59,18 +58,15 @@ class EvaluatedRun:
 
     def table(self, metric: str) -> RankTable | NextListTable:
         """Return the table that has a value of the metric for every user."""
-        if find_metric(metric).source == "ranks":
+        if source_of(metric) == "ranks":
             return self.ranks
         if self.lists is None:
-            raise InputError(
-                f"run {run_label(self.run)}: has no lists of next purchases, hence no metrics "
-                "next_..."
-            )
+            raise InputError(f"run {run_label(self.run)}: has no lists of next purchases")
         return self.lists
 
     def value(self, metric: str) -> float:
         """Return a metric of all users; one that the run has no table of and did not log fails."""
-        source = find_metric(metric).source
+        source = source_of(metric)
         if source == "top_k":
             if self.top_k is None:
                 raise InputError(f"run {run_label(self.run)}: has no top-k table for {metric}")
@@ -93,12 +89,6 @@ class EvaluatedRun:
         frame = frame.join(targets, on=targets.columns, how="semi", maintain_order="left")
         return replace(self, ranks=replace(self.ranks, frame=frame), top_k=top_k)
 
-    def shares_targets(self, other: EvaluatedRun) -> bool:
-        """Do both rank the same targets of the same dataset, under any protocol?"""
-        mine, theirs = (run.run.data.tags.get("dataset_fingerprint") for run in (self, other))
-        columns = ["user", "target"]
-        return mine == theirs and self.ranks.frame[columns].equals(other.ranks.frame[columns])
-
 
 def run_label(run: Run) -> str:
     """Return the name of a run and the beginning of its id, as messages show it."""
@@ -110,7 +100,6 @@ def find_runs(
     tracking: TrackingConfig,
     part: Part,
     sources: Collection[Source] = (),
-    across_protocols: bool = False,
 ) -> list[EvaluatedRun]:
     """Find runs by id or name, and fetch their rank tables.
 
@@ -118,17 +107,15 @@ def find_runs(
     compare: there are no lists of the model alone.
 
     Args:
-        runs: ids, beginnings of ids or names. If empty, the latest finished run of every name.
+        runs: ids, beginnings of ids or names. If empty, the latest finished run of every name that
+            can be compared with the latest of all.
         tracking: the store.
         part: the part of the split.
         sources: the tables to fetch beside the rank table, where a run has them.
-        across_protocols: without ``runs``, include those that cannot be compared with the latest.
     """
     with existing_store(tracking) as client:
         there, latest = _runs_of(client, tracking)
-        chosen = [_find(wanted, there, latest) for wanted in runs]
-        if not runs:
-            chosen = [*latest.values()] if across_protocols else _comparable(latest.values())
+        chosen = [_find(wanted, there, latest) for wanted in runs] or _comparable(latest.values())
         if not chosen:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
         return [fetched for run in chosen for fetched in _download(client, run, part, sources)]
@@ -139,19 +126,6 @@ def find_run(wanted: str, tracking: TrackingConfig) -> str:
     with existing_store(tracking) as client:
         run_id: str = _find(wanted, *_runs_of(client, tracking)).info.run_id
     return run_id
-
-
-def learning_curves(
-    runs: Sequence[EvaluatedRun], tracking: TrackingConfig
-) -> dict[str, dict[int, float]]:
-    """Return NDCG@10 on the validation targets by epoch, by run id, for runs that logged it."""
-    client = MlflowClient(tracking.absolute_uri)
-    curves = {}
-    for run_id in dict.fromkeys(run.run.info.run_id for run in runs):
-        points = client.get_metric_history(run_id, VALIDATION_CURVE)
-        if curve := {point.step: point.value for point in points}:
-            curves[run_id] = curve
-    return curves
 
 
 def nest_run(run_id: str, name: str, parent: str, tracking: TrackingConfig) -> None:

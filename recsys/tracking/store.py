@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -22,20 +21,8 @@ from recsys.config import TrackingConfig
 from recsys.errors import InputError, one_line
 from recsys.folders.atomic import new_file
 
-_SHARED_VIEW = "mlflow.sharedViewState.recsys"
-EXPERIMENT_TAGS = {
-    "mlflow.experimentKind": "custom_model_development",
-    _SHARED_VIEW: json.dumps(
-        {
-            "selectedColumns": (
-                *("metrics.`headline/ndcg_at_10`", "metrics.`headline/recall_at_10`"),
-                *("metrics.`headline/mrr`", "tags.`model`", "tags.`answer`"),
-            )
-        }
-    ),
-}
-"""The tags by which MLflow 3 shows an experiment's runs instead of its traces, and, in a view that
-is shared by the name ``recsys``, columns of metrics, of which it shows none by itself."""
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag by which MLflow 3 shows an experiment's runs instead of its traces."""
 
 STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
 """What MLflow raises where its store fails."""
@@ -93,9 +80,9 @@ def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             known = client.get_experiment_by_name(config.experiment)
             if known is None:
                 name = config.experiment
-                return client, client.create_experiment(name, location, EXPERIMENT_TAGS)
+                return client, client.create_experiment(name, location, _KIND)
             # A store that cannot be written is found out before hours of training.
-            client.set_experiment_tag(known.experiment_id, *next(iter(EXPERIMENT_TAGS.items())))
+            client.set_experiment_tag(known.experiment_id, *next(iter(_KIND.items())))
             return client, known.experiment_id
 
 
@@ -132,8 +119,6 @@ def mlflow_link(
     page += f"/{run_id}" if page and run_id else ""
     # MLflow 3.17's pages ignore the tag and open any experiment as one of traces, without this.
     link = f"{server}/#/experiments{page}?workflowType=machine_learning"
-    if experiment is not None and not run_id and _SHARED_VIEW in experiment.tags:
-        link += "&viewStateShareKey=recsys"
     command = "" if is_server else f"{program} ui --backend-store-uri {tracking.uri}\n"
     return without_password(command + link)
 

@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
 
-from recsys.errors import DISTRIBUTION, EXTRA_OF
+from recsys.errors import DISTRIBUTION, EXTRAS
 from recsys.inference.item_index import ItemIndex
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import BundleIndex, query_encoder
@@ -23,7 +24,7 @@ from recsys.cli import main
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(EXTRA_OF)}:
+        if name.partition(".")[0] in {sorted(chain.from_iterable(EXTRAS.values()))}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 def command(*arguments):
@@ -93,7 +94,8 @@ def test_each_module_is_in_its_extra() -> None:
         "pytorch-lightning": "pytorch_lightning",
         "scikit-learn": "sklearn",
     }
-    assert {modules.get(name, name): extra for name, extra in extras.items()} == EXTRA_OF
+    found = {(modules.get(name, name), extra) for name, extra in extras.items()}
+    assert found == {(module, extra) for extra, names in EXTRAS.items() for module in names}
     core = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
     assert not core & set(extras)
 

@@ -27,9 +27,10 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics import (
     SOURCES,
     bootstrap_means,
-    find_metric,
+    is_per_user,
     metric_values,
     next_list_metrics,
+    source_of,
     summarise,
 )
 from recsys.evaluation.tables import RankTable, evaluate
@@ -203,8 +204,8 @@ def test_hand_computed() -> None:
     ],
 )
 def test_a_metric_is_computed_from_its_table(name: str, source: str) -> None:
-    assert find_metric(name) == (name, source)
-    assert find_metric(name).per_user == (source in {"ranks", "next_lists"})
+    assert source_of(name) == source
+    assert is_per_user(name) == (source in {"ranks", "next_lists"})
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_a_metric_is_computed_from_its_table(name: str, source: str) -> None:
 )
 def test_unknown_metrics_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(InputError, match=f"^metric {name!r}: must be recall_at_K, ") as refused:
-        find_metric(name)
+        source_of(name)
     assert all(f"{kind}_at_K" in str(refused.value) for kind in SOURCES)
     assert str(refused.value).endswith(" or mrr")
 

@@ -1,8 +1,7 @@
-"""Ids and names that steer a terminal, a spreadsheet or LaTeX."""
+"""Ids that steer a terminal, and signals to the commands."""
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
 import subprocess
@@ -46,32 +45,6 @@ def test_no_id_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "a?[2J?]0;owned?b?c?d" in printed
     assert printed.replace("\n", "").isprintable()
-
-
-@pytest.mark.slow
-def test_cells_of_a_spreadsheet_are_no_formulas(tmp_path: Path) -> None:
-    """Through the whole command: the option stands before its name."""
-    prepare(LOG, out=tmp_path / "data")
-    script = (
-        "import polars as pl, sys, recsys.cli\n"
-        "from recsys.cli.options import app\n"
-        "from recsys.console import show_frame\n"
-        "from pathlib import Path\n"
-        "@app.command('show')\n"
-        "def show() -> None:\n"
-        "    items = pl.read_parquet('data/items.parquet').with_columns(score=-1.5)\n"
-        "    show_frame(items, Path('out.csv'))\n"
-        "recsys.cli.main()\n"
-    )
-    for option, first in ((["--spreadsheet"], "'=1+1"), ([], "=1+1")):
-        command = [sys.executable, "-c", script, *option, "show"]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-        with (tmp_path / "out.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert {row["score"] for row in rows} == {"-1.5"}
-        assert first in {row["item_id"] for row in rows}
-        started = {row["item_id"][0] for row in rows} & set("=@-")
-        assert not (option and started)
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def three(write: Write) -> tuple[str, str, str]:
 def printed(comparison: Comparison, width: int = 160) -> str:
     console = Console(width=width, force_terminal=True)
     with console.capture() as capture:
-        console.print(comparison_table(comparison, width))
+        console.print(comparison_table(comparison))
     return capture.get()
 
 
@@ -198,7 +198,7 @@ def test_runs_with_lists_are_compared_by_them_too(tracking: TrackingConfig, writ
     assert half.metrics["next_recall_at_2"] == 0.25
     assert whole.differences["next_recall_at_2"].difference == 0.5
     assert whole.differences["next_recall_at_2"].p_value < 0.01
-    assert "next_ndcg@2" in printed(comparison)
+    assert "next NDCG@2" in plain(comparison)
     chosen = compare(["half", "whole"], tracking, metrics=["next_f1_at_2", "mrr"])
     assert list(chosen.rows[0].metrics) == ["next_f1_at_2", "mrr"]
     # Not every run has lists: the default metrics are those of all.
@@ -220,8 +220,7 @@ def test_metrics_of_all_lists_have_no_intervals_and_no_tests(
     assert {row.metrics["novelty_at_10"] for row in comparison.rows} == {10.25}  # as logged
     assert list(comparison.rows[1].intervals) == ["ndcg_at_10"]
     assert list(comparison.rows[1].differences) == ["ndcg_at_10"]
-    assert "paired randomisation test of ndcg@10" in plain(comparison)
-    assert "paired t-test of ndcg@10" in plain(compare([], tracking, method="t"))
+    assert "paired randomisation test of NDCG@10" in plain(comparison)
     comparison = compare([], tracking, metrics=metrics[1:])
     for ending in ("low", "high", "difference", "p_value"):
         assert comparison.frame()[f"coverage_at_2_{ending}"].null_count() == 2
@@ -278,7 +277,6 @@ def test_table_for_the_terminal(
         for word in ("recall@10", "popularity", "attention")
     )
     assert "to the first (p)" in head
-    assert "peak MiB" in head
     assert "reference" in popularity
     assert ".3750 [." in popularity
     # The best are bold, and only they.
@@ -286,12 +284,10 @@ def test_table_for_the_terminal(
     assert "\x1b[1m.8333 [." in attention
     assert "\x1b[1m" not in popularity
     assert "+.4583 (.0002) *" in attention
-    assert "1,234 " in attention
-    assert "1,000,000" in attention
     write("[red]a", ranked(POPULARITY))
     text = printed(compare(["[red]a"], tracking))
     assert "[red]a" in text  # a name, not markup
-    assert not any(word in text for word in ("to the first", "paired", "parameters"))
+    assert not any(word in text for word in ("to the first", "paired"))
 
 
 @pytest.mark.parametrize("width", [110, 60])
@@ -349,9 +345,7 @@ def test_seeds_are_pooled_by_hand(tracking: TrackingConfig, write: Write) -> Non
     assert len(compare(ids, tracking, metrics=["mrr"]).rows) == 5
 
 
-@pytest.mark.parametrize(
-    "tag", ["trained_on", "dataset_fingerprint", "protocol.fingerprint", "model", "interrupted"]
-)
+@pytest.mark.parametrize("tag", ["trained_on", "model", "interrupted"])
 def test_seeds_are_pooled_only_where_all_that_the_tags_say_is_equal(
     tag: str, tracking: TrackingConfig, write: Write
 ) -> None:
@@ -362,7 +356,7 @@ def test_seeds_are_pooled_only_where_all_that_the_tags_say_is_equal(
         params = {"seed": str(seed), "rate": "1"}
         write(f"s{seed}", ranked([1 + seed, 20, 3]), params=params, **tags)
     runs = ["s0", "s1", "s2", "s3"]
-    comparison = compare(runs, tracking, metrics=["mrr"], pooled=True, across_protocols=True)
+    comparison = compare(runs, tracking, metrics=["mrr"], pooled=True)
     assert [(row.name, row.seeds) for row in comparison.rows] == [("s0", 2), ("s2", 2)]
 
 
@@ -413,26 +407,8 @@ def test_other_data_or_protocols_are_refused(
     write("b", ranked(POPULARITY), **tags)
     field = next(iter(tags))
     expected = rf"^runs a \(\w{{8}}\) and b \(\w{{8}}\) differ in {field}: {message}; compare"
-    with pytest.raises(InputError, match=expected + r".* allow several \(--across-protocols\)$"):
+    with pytest.raises(InputError, match=expected):
         compare(["a", "b"], tracking)
-
-
-def test_across_protocols_only_runs_of_equal_targets_are_tested(
-    tracking: TrackingConfig, write: Write
-) -> None:
-    write("a", ranked(POPULARITY))
-    write("b", ranked(ATTENTION, seen="allow"), **{"protocol.seen": "allow"})
-    write("c", ranked(MARKOV), dataset_fingerprint="beef")  # as many users of another dataset
-    write("d", ranked([1, 2]), **{"protocol.split": "global_time"})
-    comparison = compare([], tracking, across_protocols=True)
-    assert [row.name for row in comparison.rows] == ["a", "b", "c", "d"]
-    tested = [bool(row.differences) for row in comparison.rows]
-    assert tested == [False, True, False, False]
-    assert " | leave_last_out, test part, ranked over all 2,000 items, seen items included" in (
-        comparison.protocol
-    )
-    text = printed(comparison)
-    assert (text.count("not tested"), text.count("reference")) == (2, 1)
 
 
 def test_a_fingerprint_of_the_protocol_is_a_digest_of_the_other_tags(

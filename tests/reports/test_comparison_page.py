@@ -16,7 +16,6 @@ from mlflow import MlflowClient
 import recsys
 from recsys.config import TrackingConfig
 from recsys.errors import InputError
-from recsys.evaluation.metrics import metric_values
 from recsys.reports.comparison import Comparison, compare
 from recsys.reports.comparison_page import (
     comparison_latex,
@@ -52,8 +51,6 @@ def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
         client.log_artifact(run_id, str(folder / "ranks_test.parquet"))
         client.log_metric(run_id, "fit_seconds", 10.0**start)
         client.log_metric(run_id, "valid/ndcg_at_10", 0.3)
-        for epoch in (1, 2) if name == "better" else ():
-            client.log_metric(run_id, "epoch/valid_ndcg_at_10", 0.1 * epoch, step=epoch)
         client.set_terminated(run_id)
     return config
 
@@ -114,7 +111,9 @@ def test_the_page_shows_everything(comparison: Comparison, folder: Path) -> None
     assert better[2].endswith(f"p = {difference.p_value:.4f}".replace("0.", "."))
     assert "†" in worse[2]
     assert "fitted on" in better[0]
-    assert re.findall("<h2>(.*?)</h2>", page) == ["At a glance", "Every number", "Closer"]
+    assert re.findall("<h2>(.*?)</h2>", page) == [
+        *("At a glance", "Every number", "For whom, and for what")
+    ]
     assert "NDCG@10 is 1 where the held-out item is the first of the list, less the lower" in text
     assert "3 targets outside the catalogue dropped" in text
 
@@ -138,24 +137,10 @@ def test_rows_are_in_the_order_of_merit(comparison: Comparison, tracking: Tracki
     assert forests(last)[0].title == "MRR"
 
 
-def test_charts_have_their_numbers_in_a_table(comparison: Comparison, folder: Path) -> None:
-    page = (folder / "comparison.html").read_text()
-    figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', page, re.DOTALL)
-    tables = {name: cells_of(figure) for name, figure in figures}
-    assert list(tables) == ["intervals", "differences", "learning_curves", "segment_purchase"]
-    assert tables["intervals"] == tables["differences"] == []  # they are those of every number
-    assert tables["learning_curves"] == [["epoch", "better"], ["1", ".1000"], ["2", ".2000"]]
-    head, new, _ = tables["segment_purchase"]
-    assert head[1:] == ["better", "popularity", EVIL]
-    ranks = comparison.rows[1].first.ranks.frame.filter(purchase="new")["rank"].to_numpy()
-    mean = metric_values(ranks, "ndcg_at_10").mean()
-    assert new[1].startswith(f"{mean:.4f} [".replace("0.", "."))
-
-
 def test_files_next_to_the_page(
     comparison: Comparison, folder: Path, tracking: TrackingConfig, tmp_path: Path
 ) -> None:
-    charts = ("intervals", "differences", "learning_curves", "segment_purchase")
+    charts = ("intervals", "differences", "segment_purchase")
     assert {file.name for file in folder.iterdir()} == {
         *("comparison.html", "comparison.csv", "comparison.tex"),
         *(f"{name}.svg" for name in charts),
@@ -168,7 +153,7 @@ def test_files_next_to_the_page(
     kept = MlflowClient(tracking.uri).list_artifacts(comparison.rows[0].run_id, "comparison")
     assert "comparison/comparison.html" in {file.path for file in kept}
     for name in ("a", "b", "a"):  # the last in place of an earlier report: the same bytes
-        write_comparison_report(tmp_path / name, comparison, {})
+        write_comparison_report(tmp_path / name, comparison)
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
@@ -182,36 +167,21 @@ def test_latex_is_escaped_and_marked(comparison: Comparison) -> None:
 
 
 def test_a_single_run_has_no_differences(tracking: TrackingConfig, tmp_path: Path) -> None:
-    page = write_comparison_report(tmp_path / "out", compare(["popularity"], tracking), {})
+    page = write_comparison_report(tmp_path / "out", compare(["popularity"], tracking))
     text = page.read_text()
     assert "difference" not in text
     assert "reference" not in text
     assert "<b>" not in text.split("<tbody>")[1].split("</tbody>")[0]
-    assert not (page.parent / "learning_curves.svg").exists()
-
-
-def test_runs_of_other_targets_are_shown_untested(tracking: TrackingConfig, tmp_path: Path) -> None:
-    comparison = compare(["popularity", "better"], tracking)
-    first, other = comparison.rows
-    ranks = other.first.ranks
-    fewer = replace(other.first, ranks=replace(ranks, frame=ranks.frame.head(9)))
-    row = replace(other, runs=(fewer,), differences={}, name=first.name)
-    apart = replace(comparison, rows=(first, row))
-    page = write_comparison_report(tmp_path / "out", apart, {})
-    assert "on other targets than popularity" in page.read_text()
-    assert not (page.parent / "differences.svg").exists()
-    # Two runs of one name are two lines.
-    assert comparison_latex(apart).count("popularity &") == 2
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "logo.svg"])
 def test_another_folder_is_not_replaced(comparison: Comparison, tmp_path: Path, name: str) -> None:
     """Nor is a report that holds a file of the user, or a file."""
-    file = write_comparison_report(tmp_path / "mine", comparison, {}).parent / name
+    file = write_comparison_report(tmp_path / "mine", comparison).parent / name
     file.write_text("years")
     for path in (file.parent, file):
         with pytest.raises(InputError, match=rf"{path}: .*{name} is not part of a comparison"):
-            write_comparison_report(path, comparison, {})
+            write_comparison_report(path, comparison)
     assert file.read_text() == "years"
 
 
@@ -221,7 +191,5 @@ def test_another_folder_is_not_replaced(comparison: Comparison, tmp_path: Path, 
 def test_a_browser_shows_it(
     comparison: Comparison, tmp_path: Path, look: Look, width: int, dark: bool
 ) -> None:
-    comparison = many_runs(comparison)
-    curves = {row.run_id: {1: 0.1, 2: 0.2} for row in comparison.rows}
-    page = write_comparison_report(tmp_path / "out", comparison, curves)
+    page = write_comparison_report(tmp_path / "out", many_runs(comparison))
     look(page, width, dark).check(width, dark)
