@@ -24,9 +24,9 @@ def test_p_value_is_that_of_all_sign_flips() -> None:
     flips = np.array(list(product([1, -1], repeat=10))) @ (ours - theirs)
     exact = np.mean(np.abs(flips) >= abs((ours - theirs).sum()) - 1e-12)
     a, b = map(ranked, ranks)
-    several = [replace(table, frame=pl.concat([table.frame] * 5)) for table in (a, b)]
-    for tables in ((a, b), several):
-        result = paired_test(*tables, "ndcg_at_10")
+    several = (replace(table, frame=pl.concat([table.frame] * 5)) for table in (a, b))
+    for first, second in ((a, b), several):
+        result = paired_test(first, second, "ndcg_at_10")
         assert result.difference == pytest.approx((ours - theirs).mean())
         assert result.p_value == pytest.approx(exact, abs=0.02)
 
