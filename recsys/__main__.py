@@ -1,4 +1,4 @@
-"""``recsys`` and ``python -m recsys``, as torchrun starts it."""
+"""``recsys`` and ``python -m recsys``."""
 
 from __future__ import annotations
 

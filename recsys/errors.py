@@ -24,13 +24,6 @@ class InputError(ValueError):
         super().__init__(text if len(text) <= 3_000 else f"{text[:2_000]} … {text[-900:]}")
 
 
-class NotFirstProcess(Exception):  # noqa: N818 - not an error
-    """The work of this process ended: of several, only the first evaluates and writes.
-
-    The commands exit with status 0.
-    """
-
-
 class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors may swallow it
     """A SIGTERM ended the command; a training resumes from its checkpoint when it is run again.
 

@@ -47,9 +47,8 @@ class Stage:
 def new_progress(console: Console = STDERR) -> Progress:
     """Return a view that is not shown yet, and never without a terminal.
 
-    Its tasks may have the fields ``status``, what is being done; ``ends``, the time by
-    `Progress.get_time` at which the task is expected to end, None if unknown; and ``at_least``,
-    whether it may well be later.
+    Its tasks may have the fields ``status``, what is being done, and ``ends``, the time by
+    `Progress.get_time` at which the task is expected to end, None if unknown.
     """
     cut = {"no_wrap": True, "overflow": "ellipsis"}
     title = Column(width=max(console.width // 4, 8), **cut)  # type: ignore[arg-type]
@@ -75,7 +74,7 @@ class _TimeLeft(ProgressColumn):
         if left is not None and left <= -1:
             time = f"{_clock(-left)} over"
         elif left is not None and left < _LONGEST:
-            time = f"{'>' if task.fields.get('at_least') else ''}{_clock(left)} left"
+            time = f"{_clock(left)} left"
         else:
             time = f"{_clock(task.elapsed or 0)} so far"
         return Text(time, style="progress.remaining")

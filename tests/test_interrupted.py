@@ -1,4 +1,4 @@
-"""Real processes: killed at any time and restarted, and two that train together."""
+"""Real processes: killed at any time and restarted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ ON_TWO_CORES = {
 KILLS = int(os.environ.get("KILLS", "5"))
 """Number of kills; 20 for the recorded result, and each takes seconds."""
 ALONE = [sys.executable, "-m", "recsys"]
-TOGETHER = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "recsys"]
 
 
 @pytest.fixture(scope="module")
@@ -156,33 +155,3 @@ def test_a_sigterm_saves_a_checkpoint_between_two_steps(home: Path) -> None:
     client = MlflowClient(f"sqlite:///{home}/mlflow.db")
     (run,) = client.search_runs(["1"], "attributes.run_name = 'terminated'")
     assert run.info.status == "KILLED"
-
-
-def test_two_processes_train_as_one_does_and_one_resumes_for_two(home: Path) -> None:
-    for name in ("alone", "together", "handed-over"):
-        write_config(home, name, dropout=0.0, epochs=3)
-    expected, _ = finish(home, "alone")
-    alone = history(home, expected["run"])
-    row, log = finish(home, "together", TOGETHER)
-    assert log.count("together: epoch 1 ") == 1  # only the first process prints
-    process, checkpoint = start(home, "handed-over", TOGETHER), home / "runs/handed-over.checkpoint"
-    while not checkpoint.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(workers) == 2
-    for worker in workers:
-        os.kill(int(worker), signal.SIGKILL)
-    process.communicate()
-    assert process.returncode != 0
-    again, log = finish(home, "handed-over")
-    assert "from the checkpoint, after epoch" in log
-    for run in (row["run"], again["run"]):
-        together = history(home, run)
-        assert together.keys() == alone.keys()
-        for name, points in alone.items():
-            assert [step for step, _ in together[name]] == [step for step, _ in points]
-            tolerance = 1e-5 if name == "train/loss" else 5e-3  # rounding may change a close rank
-            assert [value for _, value in together[name]] == pytest.approx(
-                [value for _, value in points], rel=tolerance, abs=tolerance
-            )

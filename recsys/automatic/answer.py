@@ -35,7 +35,7 @@ from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.runs import nest_run
 from recsys.tracking.tracker import track
-from recsys.training.curve import MONITOR
+from recsys.training.epochs import MONITOR
 
 logger = logging.getLogger(__name__)
 

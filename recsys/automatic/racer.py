@@ -26,9 +26,8 @@ from recsys.model.models import Model
 from recsys.reports.run_page import RacePoint
 from recsys.serving.calibration import CALIBRATING
 from recsys.training.checkpoints import CheckpointError, TrainingState
-from recsys.training.curve import MONITOR, Curve
 from recsys.training.device import training_device, with_precision
-from recsys.training.epochs import Report
+from recsys.training.epochs import MONITOR, Curve, Report
 from recsys.training.loop import ENDLESS, build_batches, train
 from recsys.training.refit import Fitted
 

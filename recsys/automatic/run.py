@@ -262,6 +262,6 @@ def show_steps(progress: Progress, name: str, clock: Clock) -> Callable[[str], N
     def show(what: str) -> None:
         logger.debug("%s: %s; %.0f s left", name, what, clock.left)
         ends, spent = progress.get_time() + clock.left, clock.spent
-        progress.update(task, completed=spent, ends=ends, status=what, at_least=False)
+        progress.update(task, completed=spent, ends=ends, status=what)
 
     return show

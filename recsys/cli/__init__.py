@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 
 # Importing a module registers its commands.
 from recsys.cli import answers, compare, deploy, start, train  # noqa: F401
 from recsys.cli.options import PANELS, app
-from recsys.errors import InputError, NotFirstProcess, Terminated, install_hint, terminate
+from recsys.errors import InputError, Terminated, install_hint, terminate
 from recsys.progress import log_handler
 
 __all__ = ["app", "main"]
@@ -21,18 +20,13 @@ app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_h
 def main() -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
-    is_alone = "RANK" not in os.environ  # torchrun numbers the processes that it starts
-    is_first = is_alone or os.environ["RANK"] == "0"
-    logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)
-    if is_alone:  # torchrun ends its processes by SIGTERM, at once
-        signal.signal(signal.SIGTERM, terminate)
+    logging.getLogger("recsys").setLevel(logging.INFO)
+    signal.signal(signal.SIGTERM, terminate)
     try:
         app()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except NotFirstProcess:  # the first process goes on to evaluate
-        sys.exit(0)
     except Terminated:
         sys.exit(128 + signal.SIGTERM)
     except ModuleNotFoundError as error:

@@ -125,11 +125,9 @@ def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | N
     from recsys.experiments.fit import fit
     from recsys.reports.comparison import compare
     from recsys.tracking.store import mlflow_link
-    from recsys.training import processes
 
     experiment = read_experiment(config, overrides, uri)
-    with processes.rank_zero_first():
-        dataset = find_dataset(experiment)
+    dataset = find_dataset(experiment)
     with shown() as view:
         run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
         names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]

@@ -41,8 +41,7 @@ def train_model(
 ) -> None:
     """Train, choose the best epoch on validation, test once; write runs/NAME and an MLflow run.
 
-    If training is interrupted, the same command resumes it. On several devices:
-    torchrun --nproc-per-node 2 -m recsys train ...
+    If training is interrupted, the same command resumes it.
 
     When the log has grown: recsys train --from runs/NAME --data DATA. It matches items by their
     ids, gives new ones a start from their neighbours, and trains for a share of the epochs on new
@@ -59,7 +58,6 @@ def train_model(
     from recsys.experiments.fit import fit
     from recsys.experiments.results import Phases
     from recsys.tracking.store import mlflow_link
-    from recsys.training import processes  # torch and mlflow take seconds to load
 
     experiment = _experiment(config, overrides, uri, start, data)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
@@ -67,7 +65,7 @@ def train_model(
             f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
         )
     phases = Phases()
-    with phases.timed("preparation"), processes.rank_zero_first():
+    with phases.timed("preparation"):
         experiment, dataset = prepared_for(experiment, data)
     run = fit(experiment, dataset, fresh=fresh, phases=phases)
     with phases.timed("baselines"):
@@ -150,9 +148,7 @@ def tune_model(
         out: File for the best config; default: runs/NAME-tuned.yaml.
     """
     from recsys.experiments.tune import tune
-    from recsys.training import processes
 
-    processes.refuse_several("tune")
     experiment = read_experiment(config, overrides, uri)
     budget = {"trials": trials, "minutes": minutes}
     changes = {name: value for name, value in budget.items() if value is not None}
@@ -175,9 +171,7 @@ def run_many(
     """
     from recsys.experiments.suite import run_suite
     from recsys.reports.comparison import compare  # torch and mlflow take seconds to load
-    from recsys.training import processes
 
-    processes.refuse_several("suite")
     loaded = load_suite(suite)
     if uri is not None:
         tracking = loaded.tracking.model_copy(update={"uri": uri})
@@ -207,9 +201,7 @@ def run_backtest(
     from recsys.data.preparation import fold_configs
     from recsys.evaluation.metrics import metric_names
     from recsys.experiments.suite import MODEL, backtest
-    from recsys.training import processes
 
-    processes.refuse_several("backtest")
     experiment = read_experiment(config, overrides, uri)
     names = of or [MODEL]
     for name in names:

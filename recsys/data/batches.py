@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -59,27 +59,14 @@ class SequenceBatch:
     features: FeatureTensors | None = None
     """The features of the inputs, never of a last target. None if the model reads none."""
 
-    def shard(self, process: int, processes: int) -> SequenceBatch:
-        """Return every P-th row for one of P processes; the rows of a batch are sorted by length.
-
-        A process without a row gets the first row without its targets.
-        """
-        if process < len(self.items):
-            return self._each(lambda values: values[process::processes].contiguous())
-        first = self._each(lambda values: values[:1].contiguous())
-        return replace(first, targets=torch.zeros_like(first.targets))
-
     def to(self, device: torch.device) -> SequenceBatch:
         """Copy the batch to a device."""
-        return self._each(lambda values: _sent(values, device))
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> SequenceBatch:
         return SequenceBatch(
-            change(self.items),
-            change(self.lengths),
-            change(self.targets),
-            None if self.times is None else change(self.times),
-            None if self.features is None else FeatureTensors(*map(change, self.features)),
+            _sent(self.items, device),
+            _sent(self.lengths, device),
+            _sent(self.targets, device),
+            None if self.times is None else _sent(self.times, device),
+            None if self.features is None else self.features.to(device),
         )
 
 
@@ -239,8 +226,8 @@ class TrainingBatches:
             yield SequenceBatch(
                 items=grid[:, :-1] * (grid[:, 1:] != PAD),
                 lengths=_tensor(lengths),
-                targets=grid[:, 1:],
-                times=None if times is None else _tensor(times[:, :-1]),
+                targets=grid[:, 1:].contiguous(),
+                times=None if times is None else _tensor(times[:, :-1]).contiguous(),
                 features=FeatureTensors.from_histories(spans(starts, cuts, users), width),
             )
 
@@ -258,24 +245,19 @@ def _masked(
     masked[torch.arange(len(items)), lengths - 1] |= ~masked.any(dim=1)
     order = masked.int().argsort(dim=1, descending=True, stable=True)
     targets = (items * masked).gather(1, order)[:, : int(masked.sum(1).max())]
-    return SequenceBatch(items * ~masked, lengths, targets)
+    return SequenceBatch(items * ~masked, lengths, targets.contiguous())
 
 
-class ShardedBatches:
-    """One process's shard of each batch, from a given epoch on, and from the batch of a state.
+class EpochBatches:
+    """The batches of an epoch, from a given one on, and from the batch of a state."""
 
-    >>> full = TrainingBatches(Histories.from_lists([[7, 8, 9], [4, 5]]), 5, 100, seed=0)
-    >>> [[batch.items.tolist() for batch in ShardedBatches(full, 0, p, 2)] for p in (0, 1)]
-    [[[[7, 8]]], [[[4, 0]]]]
-    """
-
-    def __init__(self, batches: TrainingBatches, epoch: int, process: int, processes: int) -> None:
-        self._batches, self._process, self._processes = batches, process, processes
+    def __init__(self, batches: TrainingBatches, epoch: int) -> None:
+        self._batches = batches
         self._batches.epoch = epoch
         self._served = self._skipped = 0
         self._read = self._padded = 0
         self.num_tokens = batches.num_tokens
-        """Number of tokens of an epoch in all processes, without padding."""
+        """Number of tokens of an epoch, without padding."""
 
     @property
     def padding_share(self) -> float:
@@ -301,7 +283,7 @@ class ShardedBatches:
             self._padded += batch.items.numel()
             if number > skipped:
                 self._served = number
-                yield batch.shard(self._process, self._processes)
+                yield batch
 
 
 def histories_after(histories: Histories, time: int | None) -> Bools:

@@ -315,11 +315,6 @@ class Holdout:
         chosen, rows = slice(first, last), self.history_rows[first:last] - start
         return chosen, self._subset(chosen, rows, self.histories[start:stop])
 
-    def shard(self, index: int, count: int) -> tuple[slice, Holdout]:
-        """Return `slice_after` of one of ``count`` slices with about equally many histories."""
-        size = len(self.histories)
-        return self.slice_after(slice(size * index // count, size * (index + 1) // count))
-
     def sample(self, count: int, seed: int) -> Holdout:
         """Return the targets of a random sample of at most ``count`` histories.
 

@@ -7,8 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from rich.progress import Progress
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment, SequenceToSequenceConfig, flatten
 from recsys.data.prepared import Part, PreparedDataset
-from recsys.errors import InputError, NotFirstProcess
+from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import (
     HeldOutParts,
@@ -42,10 +41,9 @@ from recsys.serving.bundle import ModelBundle, model_scorer
 from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
-from recsys.training import processes
 from recsys.training.checkpoints import Checkpoint, TrainingState
-from recsys.training.curve import Curve
 from recsys.training.device import with_precision
+from recsys.training.epochs import Curve
 from recsys.training.refit import Fitted, with_enough_epochs
 
 logger = logging.getLogger(__name__)
@@ -66,8 +64,7 @@ def fit(
     training early, or skips the refit, and the best epoch so far is used; the run is then tagged
     ``interrupted``. A run that ended in another way, or before the last member of a mean was in
     training, resumes from its checkpoint, ``OUT.checkpoint`` (of a member ``OUT.checkpoint.N``),
-    with the same result as an uninterrupted one. Of processes started by torchrun the first one
-    evaluates, writes and returns.
+    with the same result as an uninterrupted one.
 
     Args:
         experiment: all settings; see `Experiment.with_data` for those of the data.
@@ -84,16 +81,13 @@ def fit(
             into ``out``, or ``out`` or the tracking store cannot be used.
         RecordError: the store failed at the end. The bundle and the tables are in ``out``, and the
             checkpoint is kept: another call records them, and trains nothing again.
-        NotFirstProcess: the training has ended, and this is not the first process.
         Terminated: SIGTERM; run it again to resume.
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
-    if experiment.baseline is not None:
-        with sole_use(out, "trains it"):
+    with sole_use(out, "trains it"):
+        if experiment.baseline is not None:
             check_out(out)
             return fit_baseline_bundle(experiment, dataset, out)
-    processes.join()
-    with sole_use(out, "trains it") if processes.is_first() else nullcontext():
         return _fit(experiment, dataset, out, progress, phases or Phases(), fresh=fresh)
 
 
@@ -116,11 +110,6 @@ def _fit(
     candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
     files = checkpoint_files(out, experiment, dataset)
     found = [None if fresh else file.read() for file in files]
-    train = partial(train_all, start, dataset, held_out.valid, found)
-    if not processes.is_first():
-        train(report=lambda *_: None, save=lambda *_: None, progress=progress)
-        processes.leave()
-        raise NotFirstProcess
     check_out(out)
     if fresh:  # those of other members too, if the experiment had more
         name = f"{out.name}.checkpoint"
@@ -142,12 +131,12 @@ def _fit(
             seconds = time.perf_counter() - started
             files[index].write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        fitted = train(
+        fitted = train_all(
+            *(start, dataset, held_out.valid, found),
             report=lambda epoch, metrics: tracker.log_metrics(metrics, epoch),
             save=save,
             progress=view,
         )
-        processes.leave()
         seconds = time.perf_counter() - started
         validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in fitted.curve.epochs)
         phases.add("training", seconds - validating)

@@ -35,8 +35,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import decisive_facts
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
-from recsys.training.curve import MONITOR, Curve
-from recsys.training.epochs import Report
+from recsys.training.epochs import MONITOR, Curve, Report
 from recsys.training.loop import WarmStart
 from recsys.training.refit import Fitted, train_and_refit
 

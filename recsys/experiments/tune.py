@@ -31,7 +31,7 @@ from recsys.folders.locks import sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress
 from recsys.tracking.tracker import config_fingerprint
-from recsys.training.curve import MONITOR
+from recsys.training.epochs import MONITOR
 from recsys.training.loop import train
 from recsys.training.refit import with_enough_epochs
 

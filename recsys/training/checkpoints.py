@@ -23,9 +23,7 @@ from torch import Tensor
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
 from recsys.folders.digests import BLANK, DamagedError, check_seal, seal
-from recsys.training import processes
-from recsys.training.curve import Curve
-from recsys.training.epochs import EpochRecorder
+from recsys.training.epochs import Curve, EpochRecorder
 
 _HEADER, _SEAL, _TENSOR = "recsys.state", "recsys.seal", "recsys.tensor"
 
@@ -58,7 +56,7 @@ class TrainingState:
 class StateIO(CheckpointIO):
     """Gives Lightning the state to resume from, and hands on those that it saves.
 
-    ``save`` is called in the first process, with tensors that the next step changes.
+    ``save`` is called with tensors that the next step changes.
     """
 
     def __init__(
@@ -102,8 +100,7 @@ class SaveState(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
         """Save the state if it is due and the epoch is not over."""
-        due = time.monotonic() - self._last >= self._interval
-        if not trainer.is_last_batch and processes.broadcast_from_rank0(due):
+        if not trainer.is_last_batch and time.monotonic() - self._last >= self._interval:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
@@ -111,11 +108,8 @@ class SaveState(pl.Callback):
         self._save(trainer)
 
     def on_exception(self, trainer: pl.Trainer, _: object, exception: BaseException) -> None:
-        """Save the state at a SIGTERM, which Lightning handles between two steps.
-
-        Several processes may handle it at different steps, and would wait for each other.
-        """
-        if isinstance(exception, SIGTERMException) and processes.count() == 1:
+        """Save the state at a SIGTERM, which Lightning handles between two steps."""
+        if isinstance(exception, SIGTERMException):
             self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:
@@ -213,12 +207,7 @@ class CheckpointFile:
 
 
 def _with_tensors(tree: Any, change: Callable[[str, Tensor], Any], name: str = "") -> Any:
-    """Return nested dictionaries and lists with a change to each tensor, named by its path.
-
-    >>> import torch
-    >>> _with_tensors({"a": [torch.ones(2), 3]}, lambda name, tensor: (name, len(tensor)))
-    {'a': [('a/0', 2), 3]}
-    """
+    """Return nested dictionaries and lists with a change to each tensor, named by its path."""
     prefix = f"{name}/" if name else ""
     if isinstance(tree, Tensor):
         return change(name, tree)

@@ -12,7 +12,6 @@ import torch
 
 from recsys.config import Experiment
 from recsys.machine import WORTHWHILE, median_share
-from recsys.training import processes
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +20,6 @@ NO_CUBLAS_CONTEXT = "Attempting to run cuBLAS, but there was no current CUDA con
 a context there: nothing is wrong, and users cannot avoid it."""
 
 Precision = Literal["bf16", "float32"]
-
-_POSITIONS, _CANDIDATES = 512, 4096
-"""The rows of the two matrices of the product that is timed."""
 
 
 def training_device() -> str:
@@ -52,7 +48,7 @@ def settle_precision(experiment: Experiment) -> Precision:
     """Return the precision of the matrix products of a training, and log it with the reason.
 
     ``auto`` is bf16 on a GPU that supports it. On a CPU the product of states and candidates is
-    timed in both, because no processor flag tells. All processes take the choice of the first.
+    timed in both, because no processor flag tells.
     """
     settled: Precision
     if experiment.training.precision != "auto":
@@ -62,8 +58,8 @@ def settle_precision(experiment: Experiment) -> Precision:
         settled = "bf16" if supported else "float32"
         reason = f"the GPU {'supports it' if supported else 'has no bf16'}"
     else:
-        share = bf16_share(experiment.model.embedding_dim) if processes.is_first() else 1.0
-        settled = "bf16" if processes.broadcast_from_rank0(share < WORTHWHILE) else "float32"
+        share = bf16_share(experiment.model.embedding_dim)
+        settled = "bf16" if share < WORTHWHILE else "float32"
         reason = f"a product in bf16 took {share:.2f} times as long as in float32"
     logger.debug("precision: %s: %s", settled, reason)
     return settled
@@ -74,9 +70,9 @@ def bf16_share(embedding_dim: int) -> float:
     """Return the time of a product of states and candidates in bf16 as a share of float32's."""
 
     def product(dtype: torch.dtype) -> Callable[[], object]:
-        states = torch.ones(_POSITIONS, embedding_dim, dtype=dtype)
-        candidates = torch.ones(embedding_dim, _CANDIDATES, dtype=dtype)
-        out = torch.empty(_POSITIONS, _CANDIDATES, dtype=dtype)  # new memory costs more than these
+        states = torch.ones(512, embedding_dim, dtype=dtype)
+        candidates = torch.ones(embedding_dim, 4096, dtype=dtype)
+        out = torch.empty(512, 4096, dtype=dtype)  # new memory costs more than the product
         return lambda: torch.mm(states, candidates, out=out)
 
     return median_share(product(torch.bfloat16), product(torch.float32))

@@ -1,28 +1,32 @@
-"""The end of each epoch: average, validate, keep the best weights, report, and stop early."""
+"""The epochs of a training: their curve, and what happens at the end of each one."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
+from polars import DataFrame
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from recsys.config import TrainingConfig
-from recsys.data.batches import ShardedBatches
+from recsys.data.batches import EpochBatches
 from recsys.errors import InputError
-from recsys.evaluation.tables import RankTable
+from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.inference.ranking import NotANumberError
-from recsys.training import processes
-from recsys.training.curve import MONITOR, Curve, EarlyDecay
+from recsys.training.device import Precision
 from recsys.training.module import TrainingModule
 
 logger = logging.getLogger(__name__)
+
+MONITOR = "epoch/valid_ndcg_at_10"
+"""The metric that chooses the best epoch."""
 
 Report = Callable[[int, dict[str, float]], bool | None]
 """Reports the metrics of an epoch, whose number counts from 1, and of a warm start as epoch 0;
@@ -30,6 +34,73 @@ returns true to end the training."""
 
 _EMPHASIS = 5
 """η: after t epochs the average is about t / (η + 2) epochs old."""
+
+
+class EarlyDecay(NamedTuple):
+    """When patience was exhausted and the learning rate began to decay ahead of schedule."""
+
+    epoch: int
+    """Number of epochs completed by then."""
+    step: int
+    """Number of steps in those epochs."""
+
+
+@dataclass
+class Curve:
+    """The learning curve: the metrics of each epoch and the weights of the best one."""
+
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    """Metrics of each epoch: train/loss, costs as train/…, and, if it was validated, epoch/…"""
+    early_decay: EarlyDecay | None = None
+    """If None, the learning rate decays on schedule, if at all."""
+    best_epoch: int | None = None
+    """Number of the epoch with the best validation, from 1; 0 for a warm start."""
+    best_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    best_ranks: RankTable | None = None
+    """Ranks of the validation targets under those weights; None without validation."""
+    precision: Precision | None = None
+    """The precision that was settled on; None before the first step."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended the training."""
+    start: dict[str, float] = field(default_factory=dict)
+    """Metrics of a warm start, which is epoch 0, where it may be the best; empty otherwise."""
+
+    @property
+    def best(self) -> float:
+        """The best validation NDCG@10 so far; -1 before the first validation."""
+        all_epochs = (self.start, *self.epochs)
+        return max((epoch[MONITOR] for epoch in all_epochs if MONITOR in epoch), default=-1.0)
+
+    def validated(self) -> tuple[int, RankTable]:
+        """Return the best epoch and its ranks.
+
+        Raises:
+            ValueError: the training had no validation.
+        """
+        if self.best_epoch is None or self.best_ranks is None:
+            raise ValueError("no epoch was validated")
+        return self.best_epoch, self.best_ranks
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as nested dictionaries and lists of tensors and plain values; see `parse`."""
+        tree = {column.name: getattr(self, column.name) for column in fields(self)}
+        if self.best_ranks is not None:
+            columns = {column.name: column.to_torch() for column in self.best_ranks.frame}
+            protocol = asdict(self.best_ranks.protocol)
+            tree["best_ranks"] = {"columns": columns, "protocol": protocol}
+        return tree
+
+    @classmethod
+    def parse(cls, tree: Mapping[str, Any]) -> Curve:
+        """Return the curve that `plain` returned."""
+        curve = cls(**tree)
+        if curve.early_decay is not None:
+            curve.early_decay = EarlyDecay(*curve.early_decay)
+        if (ranks := tree["best_ranks"]) is not None:
+            columns = {name: column.numpy() for name, column in ranks["columns"].items()}
+            protocol = TableProtocol(**ranks["protocol"])
+            curve.best_ranks = RankTable(DataFrame(columns), protocol)
+        return curve
 
 
 class EpochAverage(WeightAveraging):
@@ -59,12 +130,7 @@ class EpochAverage(WeightAveraging):
 
 
 def _averaged(average: Tensor, weight: Tensor, before: Tensor | int) -> Tensor:
-    """Return the average of a weight after another epoch than the number ``before``.
-
-    >>> import torch
-    >>> float(_averaged(torch.tensor(0.0), torch.tensor(7.0), 1))
-    6.0
-    """
+    """Return the average of a weight after another epoch than the number ``before``."""
     return average.lerp(weight, (_EMPHASIS + 1) / (int(before) + 1 + _EMPHASIS))
 
 
@@ -91,7 +157,7 @@ class EpochRecorder(pl.Callback):
         validate: Callable[[], RankTable] | None,
         config: TrainingConfig,
         epochs: int,
-        batches: ShardedBatches,
+        batches: EpochBatches,
         report: Report,
         curve: Curve,
     ) -> None:
@@ -99,9 +165,8 @@ class EpochRecorder(pl.Callback):
         self.average = EpochAverage() if config.average_weights else None
         self._module, self._validate, self._config = module, validate, config
         self._epochs, self._batches, self._report = epochs, batches, report
-        self._decay_epochs = 0
-        if config.schedule == "hold_decay":
-            self._decay_epochs = round(epochs * config.decay_fraction)
+        decays = config.schedule == "hold_decay"
+        self._decay_epochs = round(epochs * config.decay_fraction) if decays else 0
         self._started: float | None = None
         if curve.early_decay is not None:
             self._start_decay(curve.early_decay)
@@ -147,11 +212,7 @@ class EpochRecorder(pl.Callback):
         self._module.schedule = self._module.schedule.decay_from(early.step, steps)
 
     def validate_start(self, *, may_win: bool) -> None:
-        """Validate the weights before the first epoch, and report them as epoch 0.
-
-        Args:
-            may_win: whether they may be the best.
-        """
+        """Validate the weights before the first epoch, and report them as epoch 0."""
         metrics: dict[str, float] = {}
         self._keep_if_best(0, metrics, may_win=may_win)
         if may_win:
@@ -172,20 +233,20 @@ class EpochRecorder(pl.Callback):
         if self._started is None:
             self._started = time.perf_counter()
 
-    def check_finite(self) -> tuple[float, int]:
-        """Return the loss and the number of targets of the epoch so far, in all processes.
+    def check_finite(self) -> tuple[float, float]:
+        """Return the loss and the number of targets of the epoch so far.
 
         Raises:
             InputError: the loss or a weight is infinite or not a number.
         """
-        loss, targets = processes.all_reduce_sum(self._module.sums).tolist()
+        loss, targets = self._module.sums.tolist()
         epoch = len(self.curve.epochs) + 1
         if not math.isfinite(loss):
             raise self._diverged(f"the loss is {loss}", epoch)
         for name, weight in self._module.model.state_dict().items():
             if not weight.isfinite().all():
                 raise self._diverged(f"the weight {name} is not finite", epoch)
-        return loss, int(targets)
+        return loss, targets
 
     def _diverged(self, what: str, epoch: int) -> InputError:
         return InputError(
@@ -205,8 +266,7 @@ class EpochRecorder(pl.Callback):
             "train/padding_share": self._batches.padding_share,
         }
         self.curve.epochs.append(metrics)
-        epoch = len(self.curve.epochs)
-        every = self._config.validate_every
+        epoch, every = len(self.curve.epochs), self._config.validate_every
         if self._validate is None or epoch % every == 0 or epoch == self.last_epoch:
             self._keep_if_best(epoch, metrics)
         if self._patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:

@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
@@ -23,23 +23,20 @@ from torch import Tensor
 
 from recsys.config import Experiment, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import (
+    EpochBatches,
     Replay,
-    ShardedBatches,
     TrainingBatches,
     histories_after,
 )
 from recsys.data.histories import PAD, Histories
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, Terminated, terminate
-from recsys.evaluation.tables import RankTable, evaluate, rank_table
+from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue, grown_weights
 from recsys.inference.model_scorer import ModelScorer
-from recsys.inference.scorer import ReportingScorer
 from recsys.machine import keep_freed_memory
 from recsys.model.models import Model
-from recsys.training import processes
 from recsys.training.checkpoints import SaveState, StateIO, TrainingState
-from recsys.training.curve import Curve
 from recsys.training.device import (
     NO_CUBLAS_CONTEXT,
     gpu_memory,
@@ -47,7 +44,7 @@ from recsys.training.device import (
     settle_precision,
     training_device,
 )
-from recsys.training.epochs import EpochRecorder, Report
+from recsys.training.epochs import Curve, EpochRecorder, Report
 from recsys.training.module import Schedule, TrainingModule
 from recsys.training.progress import ProgressLine
 
@@ -118,7 +115,7 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         progress: the progress display. If None, a new one is shown.
         start: the state of a training with the same arguments, whose precision is kept, and whose
             tensors are changed. If None, training starts from the beginning.
-        save: called with the state from time to time and after each epoch, in the first process.
+        save: called with the state from time to time and after each epoch.
         warm: the trained model to start from, as epoch 0. If None, the weights are random.
 
     Returns:
@@ -129,9 +126,8 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
     Raises:
         InputError: no history has two items; the model does not fit into the memory; or the
             training diverged.
-        KeyboardInterrupt: Ctrl-C before the first validation, without one, or with several
-            processes.
-        Terminated: SIGTERM; a single process has saved its state.
+        KeyboardInterrupt: Ctrl-C before the first validation, or without one.
+        Terminated: SIGTERM; the state was saved.
     """
     keep_freed_memory()
     batches = build_batches(experiment, histories, warm)
@@ -142,12 +138,12 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         new_weights = warm if start is None else None
         module = new_module(experiment, catalogue, histories, schedule, new_weights)
         curve.precision = curve.precision or settle_precision(experiment)
-        own = 0 if validation is None else len(validation.histories) // processes.count()
-        line = ProgressLine(experiment.name, own, progress)
-        validate = _validation_of(experiment, module.model, validation, line)
-        shared = ShardedBatches(batches, len(curve.epochs), processes.index(), processes.count())
-        recorder = EpochRecorder(module, validate, config, epochs, shared, report, curve)
-        line.recorder = recorder
+        validate = None
+        if validation is not None:
+            scorer = ModelScorer(module.model, experiment.model.max_sequence_length)
+            validate = partial(evaluate, scorer, validation, "valid", experiment.evaluation.seen)
+        epoch_batches = EpochBatches(batches, len(curve.epochs))
+        recorder = EpochRecorder(module, validate, config, epochs, epoch_batches, report, curve)
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
@@ -155,12 +151,11 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         callbacks.append(recorder)
         if save is not None:
             callbacks.append(SaveState(recorder, config.checkpoint_minutes * 60))
-        if processes.is_first():
-            callbacks.append(line)
+        callbacks.append(ProgressLine(experiment.name, recorder, progress))
         if not recorder.should_stop:
             trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
-            with _signals_end_it(trainer, curve, usable=validation is not None):
-                trainer.fit(module, shared, ckpt_path=None if start is None else "state")
+            with _signals_end_it(trainer, curve):
+                trainer.fit(module, epoch_batches, ckpt_path=None if start is None else "state")
             module.zero_grad()  # the gradients of the last step
     module.model.load_state_dict(curve.best_weights)
     return module.model.to(training_device()).eval(), curve
@@ -189,8 +184,7 @@ def new_module(
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
         warm.initialise(model, histories)
-    counts = torch.from_numpy(interactions)
-    return TrainingModule(model, config, schedule, counts, exclude_seen=exclude_seen)
+    return TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
 
 
 def build_batches(
@@ -231,31 +225,6 @@ def build_batches(
     return batches
 
 
-def _validation_of(
-    experiment: Experiment, model: Model, validation: Holdout | None, line: ProgressLine
-) -> Callable[[], RankTable] | None:
-    """Return what ranks the validation targets under the current weights; None without targets.
-
-    Each process ranks a share of them, and has all ranks then.
-    """
-    if validation is None:
-        return None
-    scorer = ReportingScorer(ModelScorer(model, experiment.model.max_sequence_length), line.rank)
-    seen = experiment.evaluation.seen
-
-    def rank_together() -> RankTable:
-        positions, own = validation.shard(processes.index(), processes.count())
-        table = evaluate(scorer, own, "valid", seen)
-        if processes.count() == 1:
-            return table
-        ranks = torch.zeros(len(validation.targets), dtype=torch.int64)
-        ranks[positions] = torch.from_numpy(table.ranks.copy())
-        total = processes.all_reduce_sum(ranks).numpy()
-        return rank_table(total, validation, "valid", scorer.num_items, seen)
-
-    return rank_together
-
-
 def _trainer(
     curve: Curve, epochs: int, callbacks: list[pl.Callback], states: StateIO
 ) -> pl.Trainer:
@@ -264,10 +233,7 @@ def _trainer(
     return pl.Trainer(
         max_epochs=epochs,  # the recorder may stop earlier
         accelerator=training_device(),
-        devices=processes.count_here() if processes.count() > 1 else gpus() or 1,
-        num_nodes=processes.count() // processes.count_here(),
-        # All processes make the same buffers, which nothing changes: none are sent in a step.
-        strategy=DDPStrategy(forward_sync_buffers=False) if processes.count() > 1 else "auto",
+        devices=gpus() or 1,
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision="bf16-mixed" if curve.precision == "bf16" else "32-true",
         callbacks=callbacks,
@@ -291,13 +257,8 @@ def _gpu_memory_suffices(batch_tokens: int) -> Iterator[None]:
 
 
 @contextmanager
-def _signals_end_it(trainer: pl.Trainer, curve: Curve, *, usable: bool) -> Iterator[None]:
+def _signals_end_it(trainer: pl.Trainer, curve: Curve) -> Iterator[None]:
     """End a training early at Ctrl-C, which Lightning turns into an exit; at SIGTERM between steps.
-
-    Args:
-        trainer: the trainer.
-        curve: that of the training.
-        usable: whether the best epoch so far is a result.
 
     Raises:
         Terminated: SIGTERM, which Lightning would treat as a normal end.
@@ -324,8 +285,7 @@ def _signals_end_it(trainer: pl.Trainer, curve: Curve, *, usable: bool) -> Itera
         if trainer.state.status != TrainerStatus.INTERRUPTED:
             raise
         curve.interrupted = True
-        usable = usable and bool(curve.epochs) and processes.count() == 1
-        if not usable or curve.best_epoch is None:
+        if not curve.epochs or curve.best_ranks is None:
             raise KeyboardInterrupt from None
         logger.warning("stopped by Ctrl-C; the best epoch so far: %d", curve.best_epoch)
     finally:

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 from rich.progress import Progress, TaskID
-from torch import Tensor
 
 from recsys.progress import new_progress
-from recsys.training.curve import MONITOR
-from recsys.training.epochs import EpochRecorder
+from recsys.training.epochs import MONITOR, EpochRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -27,22 +25,18 @@ _ENDLESS = 10_000
 class ProgressLine(pl.Callback):
     """Shows one line for the entire training, or logs epochs if there is no terminal.
 
-    The time left is that of the epochs left, by the mean of the complete ones; in the first, which
-    has not been validated, by its steps.
+    The time left is that of the epochs left, by the mean of the complete ones; in the first, by its
+    steps.
 
     Args:
         name: the name of the training.
-        validated: number of histories that a validation ranks.
+        recorder: the recorder of the epochs, which precedes this callback.
         progress: a view that is already shown, to which the line is added during the training. If
             None, a new one is shown.
     """
 
-    recorder: EpochRecorder
-    """The recorder of the epochs, which precedes this callback; set before the training starts."""
-
-    def __init__(self, name: str, validated: int, progress: Progress | None) -> None:
-        self._name = name
-        self._validated, self._ranked = validated, 0
+    def __init__(self, name: str, recorder: EpochRecorder, progress: Progress | None) -> None:
+        self._name, self._recorder = name, recorder
         self._shared = progress is not None
         self._progress = progress or new_progress()
         self._shown, self._logged = -math.inf, self._progress.get_time()
@@ -50,7 +44,6 @@ class ProgressLine(pl.Callback):
 
     def on_train_start(self, *_: object) -> None:
         """Show the line."""
-        self._ranked = 0  # by the validation of a warm start
         if not self._shared:
             self._progress.start()
         self._task = self._progress.add_task(f"training {self._name}", total=None, status="")
@@ -59,23 +52,19 @@ class ProgressLine(pl.Callback):
         self, trainer: pl.Trainer, _: object, outputs: Any, __: object, batch_idx: int
     ) -> None:
         """Show a step."""
-        if (now := self._progress.get_time()) - self._shown >= _REFRESH:
+        now = self._progress.get_time()
+        if now - self._shown >= _REFRESH and not self._progress.disable:
             self._shown = now
-            self._show((batch_idx + 1) / trainer.num_training_batches, outputs["loss"])
-
-    def rank(self, histories: int) -> None:
-        """Show that the validation targets of so many more histories were ranked."""
-        self._ranked += histories
-        self._show(1.0)
+            loss = f", loss {float(outputs['loss']):.2f}"
+            self._show((batch_idx + 1) / trainer.num_training_batches, loss)
 
     def on_train_epoch_end(self, *_: object) -> None:
         """Show the metrics of the epoch, and log them: one epoch a minute for all to see."""
-        self._ranked = 0
         self._show(0.0)
         now, level = self._progress.get_time(), logging.DEBUG
         if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
             self._logged, level = now, logging.INFO
-        curve = self.recorder.curve
+        curve = self._recorder.curve
         metrics = curve.epochs[-1]
         validated = ""
         if MONITOR in metrics:
@@ -87,37 +76,27 @@ class ProgressLine(pl.Callback):
             *(validated, metrics["train/seconds"]),
         )
 
-    def _show(self, share: float, loss: Tensor | None = None) -> None:
-        """Show that a share of the steps of the current epoch is done."""
-        if self._task is None or self._progress.disable:
+    def _show(self, steps_done: float, loss: str = "") -> None:
+        """Show a share of the steps of the current epoch."""
+        if self._task is None:
             return
-        recorder, curve = self.recorder, self.recorder.curve
-        complete = curve.epochs[:-1] if self._ranked else curve.epochs
-        planned, last = recorder.last_epoch < _ENDLESS, recorder.last_epoch
-        epoch = min(len(complete) + 1, last)
-        status = f"epoch {epoch}" + (f"/{last}" if planned else "")
-        if self._ranked:
-            status += f", validating {self._ranked / self._validated:.0%}"
-        elif curve.best >= 0:
+        curve, last, spent = self._recorder.curve, self._recorder.last_epoch, self._recorder.seconds
+        done, planned = len(curve.epochs), last < _ENDLESS
+        status = f"epoch {min(done + 1, last)}" + (f"/{last}" if planned else "")
+        if curve.best >= 0:
             status += f", best {curve.best:.4f}".replace("0.", ".")
-        if loss is not None:
-            status += f", loss {float(loss):.2f}"
-        spent = recorder.seconds
-        if complete:
-            seconds = [
-                metrics["train/seconds"] + metrics.get("epoch/valid_seconds", 0.0)
-                for metrics in complete
-            ]
-            left = max(sum(seconds) / len(seconds) * (last - len(complete)) - spent, 0.0)
-        else:
-            left = spent * (last / max(share, 1e-9) - 1)
+        seconds = sum(
+            epoch["train/seconds"] + epoch.get("epoch/valid_seconds", 0.0) for epoch in curve.epochs
+        )
+        left = spent * (last / max(steps_done, 1e-9) - 1)
+        if done:
+            left = max(seconds / done * (last - done) - spent, 0.0)
         self._progress.update(
             self._task,
-            completed=len(complete) + share,
+            completed=done + steps_done,
             total=last if planned else None,
-            status=status,
+            status=status + loss,
             ends=self._progress.get_time() + left if planned else None,
-            at_least=not complete and self._validated > 0,
         )
 
     def on_fit_end(self, *_: object) -> None:

@@ -14,11 +14,9 @@ from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
 from recsys.inference.catalogue import Catalogue
 from recsys.model.models import Model
-from recsys.training import processes
 from recsys.training.checkpoints import Checkpoint, TrainingState
-from recsys.training.curve import Curve
 from recsys.training.device import training_device, with_precision
-from recsys.training.epochs import Report
+from recsys.training.epochs import Curve, Report
 from recsys.training.loop import WarmStart, build_batches, train
 
 logger = logging.getLogger(__name__)
@@ -110,7 +108,7 @@ def train_and_refit(
         valid: the validation targets.
         found: the checkpoint to resume from. If None, training starts from the beginning.
         report: called with each epoch of the first training, including those in the checkpoint.
-        save: called with the state from time to time, in the first process.
+        save: called with the state from time to time.
         progress: see `train`, also for what it raises.
         warm: see `train`.
     """
@@ -160,8 +158,6 @@ def train_and_refit(
             warm=warm,
         )
     except KeyboardInterrupt:
-        if processes.count() > 1:
-            raise
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)

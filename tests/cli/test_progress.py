@@ -23,7 +23,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.progress import new_progress, shown_log, stage
-from recsys.training.curve import Curve
+from recsys.training.epochs import MONITOR, Curve
 from recsys.training.progress import ProgressLine
 
 
@@ -77,9 +77,8 @@ def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
 def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken() -> None:
     clock, view = Clock(), Recorded(80).view()
     view.get_time = clock
-    line = ProgressLine("mine", 50, view)
     planned: Any = SimpleNamespace(curve=Curve(), last_epoch=3, seconds=0.0)
-    line.recorder = planned
+    line = ProgressLine("mine", planned, view)
     trainer: Any = SimpleNamespace(num_training_batches=4)
     module: Any = None
     line.on_train_start(trainer, module)
@@ -87,21 +86,22 @@ def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken(
     def shown() -> str:
         return next(str(task.fields["status"]) for task in view.tasks)
 
-    def left() -> tuple[float, bool]:
+    def left() -> float:
         (task,) = view.tasks
-        return task.fields["ends"] - clock.now, task.fields["at_least"]
+        return float(task.fields["ends"]) - clock.now
 
     for step in (0, 1):
         clock.now += 0.5
         planned.seconds += 0.5
         line.on_train_batch_end(trainer, module, {"loss": torch.tensor(5.0)}, None, step)
-    assert left() == (5, True)  # a validation was never measured
+    assert left() == 5
     assert shown() == "epoch 1/3, loss 5.00"
-    planned.curve.epochs += [{"train/seconds": 2.0, "epoch/valid_seconds": 8.0}, {}]
+    planned.curve.epochs += [{"train/seconds": 2.0, MONITOR: 0.25, "epoch/valid_seconds": 8.0}]
     planned.seconds = 7.0
-    line.rank(25)
-    assert left() == (2 * 10 - 7, False)
-    assert shown() == "epoch 2/3, validating 50%"
+    clock.now += 1
+    line.on_train_batch_end(trainer, module, {"loss": torch.tensor(4.0)}, None, 2)
+    assert left() == 2 * 10 - 7
+    assert shown() == "epoch 2/3, best .2500, loss 4.00"
 
 
 def test_a_stage_of_even_units_has_a_time_left_and_another_has_the_time_so_far() -> None:
@@ -144,9 +144,6 @@ def test_a_run_shows_every_stage_in_80_columns_and_leaves_nothing(
     training = [line for line in shown if line.startswith("training")]
     assert all(" left " in line for line in training)
     assert any("epoch 3/3, best ." in line for line in training)
-    assert any("epoch 2/3, validating 100%" in line for line in training)
-    assert ">" in training[0]  # no validation was measured yet
-    assert ">" not in training[-1]
     assert any(line.startswith("testing a-run-whose…") for line in shown)
     assert any(line.rstrip().endswith("2 of 2: markov") for line in shown)
 
@@ -158,10 +155,9 @@ def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     caplog.set_level("DEBUG")
     monkeypatch.setattr("recsys.training.progress._QUIET", quiet)
     view = Recorded(80, terminal=False).view()
-    line = ProgressLine("mine", 50, view)
     epochs = [{"train/loss": 5.0, "train/seconds": 1.0}]
     recorder: Any = SimpleNamespace(curve=SimpleNamespace(epochs=epochs, best=-1.0))
-    line.recorder = recorder
+    line = ProgressLine("mine", recorder, view)
     line.on_train_epoch_end()
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (level, "mine: epoch 1  loss 5.000  1.0 s")

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import SequenceBatch, ShardedBatches, TrainingBatches
+from recsys.data.batches import EpochBatches, SequenceBatch, TrainingBatches
 from recsys.data.histories import Features, FeatureTable, Histories
 from recsys.errors import InputError
 
@@ -109,45 +109,35 @@ def test_sequences_of_similar_length_are_batched_together(kind: dict[str, Any]) 
     assert abs(np.corrcoef(widths, np.arange(len(widths)))[0, 1]) < 0.5
 
 
-def test_times_follow_their_items_into_windows_and_shards() -> None:
+def test_times_follow_their_items_into_windows() -> None:
     known = numbered([8, 3, 5, 2])
     known = replace(known, times=known.items.astype(np.int64) * 10)
     for batch in TrainingBatches(known, 3, 12, 0, "all"):
-        for process in range(3):
-            part = batch.shard(process, 3)
-            assert part.times is not None
-            real = part.targets > 0
-            assert torch.equal(part.times[:, :-1][real], part.items[real] * 10)
-            assert torch.equal(part.times[:, 1:][real], part.targets[real] * 10)
-            # torch warns of strides where it searches.
-            tensors = (part.items, part.lengths, part.targets, part.times)
-            assert all(tensor.is_contiguous() for tensor in tensors)
+        assert batch.times is not None
+        real = batch.targets > 0
+        assert torch.equal(batch.times[:, :-1][real], batch.items[real] * 10)
+        assert torch.equal(batch.times[:, 1:][real], batch.targets[real] * 10)
+        # torch warns of strides where it searches.
+        tensors = (batch.items, batch.lengths, batch.targets, batch.times)
+        assert all(tensor.is_contiguous() for tensor in tensors)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_partition_the_batches_from_any_start(kind: dict[str, Any]) -> None:
-    """Each row is in one process; other processes of a batch with one row have no targets."""
+def test_an_epoch_goes_on_at_the_batch_of_a_state(kind: dict[str, Any]) -> None:
     lengths = np.random.default_rng(0).integers(2, 30, size=60).tolist()
     histories = numbered([*lengths, 200])
     full = TrainingBatches(histories, 8, 20, 3, **kind)
-    epochs = [list(full) for _ in range(2)]
-    shares = [
-        ShardedBatches(TrainingBatches(histories, 8, 20, 3, **kind), 1, process, 3)
-        for process in range(3)
-    ]
-    assert {len(share) for share in shares} == {len(epochs[1])}
-    for share in shares:
-        share.load_state_dict({"batches": 2})
-    for batch, *shards in zip(epochs[1][2:], *shares, strict=True):
-        rows = [row for shard in shards for row in zip(shard.items, shard.targets, strict=True)]
-        found = sorted(str((items, targets)) for items, targets in rows if targets.any())
-        pairs = zip(batch.items, batch.targets, strict=True)
-        assert found == sorted(str((items, targets)) for items, targets in pairs)
-        assert all(len(shard.items) == len(shard.lengths) >= 1 for shard in shards)
-    assert {share.state_dict()["batches"] for share in shares} == {len(epochs[1])}
-    read = sum(int(batch.lengths.sum()) for batch in epochs[1])
-    padded = sum(batch.items.numel() for batch in epochs[1])
-    assert {share.padding_share for share in shares} == {1 - read / padded}
+    _, second = (list(full) for _ in range(2))
+    batches = EpochBatches(TrainingBatches(histories, 8, 20, 3, **kind), 1)
+    assert len(batches) == len(second)
+    batches.load_state_dict({"batches": 2})
+    for batch, resumed in zip(second[2:], batches, strict=True):
+        assert torch.equal(batch.items, resumed.items)
+        assert torch.equal(batch.targets, resumed.targets)
+    assert batches.state_dict()["batches"] == len(second)
+    read = sum(int(batch.lengths.sum()) for batch in second)
+    padded = sum(batch.items.numel() for batch in second)
+    assert batches.padding_share == 1 - read / padded
 
 
 def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:

@@ -337,7 +337,7 @@ def test_parts_partition_the_log(
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12).filter(any), st.integers(1, 5))
-def test_shards_have_each_target_once_with_its_history(counts: list[int], parts: int) -> None:
+def test_slices_have_each_target_once_with_its_history(counts: list[int], parts: int) -> None:
     """Some histories precede several targets, some none."""
     rows = np.repeat(np.arange(len(counts)), counts)
     full = Holdout(
@@ -350,7 +350,8 @@ def test_shards_have_each_target_once_with_its_history(counts: list[int], parts:
     )
     found, ends = [], [0]
     for part in range(parts):
-        chosen, shard = full.shard(part, parts)
+        size = len(counts)
+        chosen, shard = full.slice_after(slice(size * part // parts, size * (part + 1) // parts))
         assert chosen.start == ends[-1]
         ends.append(chosen.stop)
         assert shard.dropped == 3

@@ -22,7 +22,7 @@ from mlflow.exceptions import MlflowException
 from recsys.config import DataConfig, Experiment, TrackingConfig, TrainingConfig, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.errors import InputError, NotFirstProcess
+from recsys.errors import InputError
 from recsys.experiments import baselines
 from recsys.experiments.baselines import fit_baseline, simplest_baselines
 from recsys.experiments.fit import fit
@@ -38,7 +38,7 @@ from recsys.tracking.runs import find_runs
 from recsys.tracking.store import mlflow_link, open_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
-from recsys.training.curve import Curve, EarlyDecay
+from recsys.training.epochs import Curve, EarlyDecay
 from recsys.training.loop import build_batches, train
 from recsys.training.refit import still_rising, with_enough_epochs
 
@@ -245,18 +245,6 @@ def test_data_settings_that_contradict_the_dataset_are_refused(
     ):
         fit(other, dataset, tmp_path / "out")
     assert not (tmp_path / "mlflow.db").exists()
-
-
-def test_a_process_that_is_not_the_first_trains_and_writes_nothing(
-    dataset: PreparedDataset,
-    experiment: Experiment,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("recsys.training.processes.is_first", lambda: False)
-    with pytest.raises(NotFirstProcess):
-        fit(experiment, dataset, tmp_path / "out")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

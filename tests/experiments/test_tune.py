@@ -27,7 +27,7 @@ from recsys.data.splits import NextPurchases
 from recsys.errors import InputError
 from recsys.experiments import tune as tune_module
 from recsys.experiments.tune import tune
-from recsys.training.curve import MONITOR, Curve
+from recsys.training.epochs import MONITOR, Curve
 from recsys.training.loop import train
 
 SPACE: dict[str, Any] = {

@@ -16,7 +16,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
-from recsys.training.curve import Curve
+from recsys.training.epochs import Curve
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from recsys.config import (
     NextItemConfig,
     Search,
     TargetAttention,
-    TrainingConfig,
     load_experiment,
     parse_experiment,
 )
@@ -46,7 +45,7 @@ from recsys.serving.index import query_encoder
 from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
-from recsys.training.module import Schedule, TrainingModule
+from recsys.training.module import TrainingModule
 from tests.helpers.killed import Killed
 
 ITEMS, LENGTH = 9, 4
@@ -153,14 +152,6 @@ def test_what_a_mean_cannot_do_is_refused(
         Recommender(bundle).generate([["boots"]], n=2)
     with pytest.raises(InputError, match="item_features"):
         with_new_items(bundle, bundle.item_table.head(1).select("item_id"))
-    with pytest.raises(InputError, match="one by one"):
-        TrainingModule(
-            bundle.model,
-            TrainingConfig(),
-            Schedule.plan(TrainingConfig(), 1, 1),
-            torch.zeros(bundle.num_items + 1),
-            exclude_seen=True,
-        )
     with pytest.raises(InputError, match="tune each of its members"):
         tune(
             bundle.experiment,

@@ -19,7 +19,7 @@ from recsys.config import (
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemFeatureEmbeddings
 from recsys.model.models import Model, ModelInputs
-from recsys.training.module import Objective, use_sparse_gradients
+from recsys.training.module import mean_loss, use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)
@@ -29,6 +29,8 @@ CONFIGS = [
     NEXT_ITEM.model_copy(update={"head": DotProduct()}),
     HSTUConfig(kind="hstu", embedding_dim=8),
 ]
+
+SAMPLED = SampledSoftmax(kind="sampled_softmax", num_negatives=4)
 
 
 def features(dim: int = 8) -> ItemFeatureEmbeddings:
@@ -98,18 +100,17 @@ def test_training_with_features_starts_like_training_without(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("loss", ["cross_entropy", "sampled_softmax"])
+@pytest.mark.parametrize("loss", [CrossEntropy(), SAMPLED], ids=lambda loss: loss.kind)
 def test_features_of_inputs_and_candidates_are_learned(
-    config: NextItemConfig | HSTUConfig, loss: str
+    config: NextItemConfig | HSTUConfig, loss: CrossEntropy | SampledSoftmax
 ) -> None:
     """Category 2 is only of an input, 1 only of a target; categories of no trained item stay."""
     model = random_model(config)
     tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
-    objective = of_loss(loss)
-    if loss != "cross_entropy":
+    if isinstance(loss, SampledSoftmax):
         use_sparse_gradients(model)
     history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
-    objective(model, history, targets, None).backward()
+    mean_loss(loss, model, history, targets, None).backward()
     found = model.items.features
     assert found is not None
     for weight in (found.category_weight, found.number_weight):
@@ -122,16 +123,9 @@ def test_features_of_inputs_and_candidates_are_learned(
     assert not found.category_weight.grad[0].any()
     own = model.items.weight.grad
     assert own is not None
-    assert own.is_sparse == (loss == "sampled_softmax")
+    assert own.is_sparse == isinstance(loss, SampledSoftmax)
     own = own.to_dense()
     assert (own != 0).any(dim=1).tolist() == [False, True, True, False, True]
-
-
-def of_loss(loss: str) -> nn.Module:
-    if loss == "cross_entropy":
-        return Objective(CrossEntropy(), torch.ones(2))
-    settings = SampledSoftmax(kind="sampled_softmax", num_negatives=4)
-    return Objective(settings, torch.tensor([0, 1, 1, 0, 1]))
 
 
 def test_more_items_than_rows() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recsys.config import DataConfig, load_experiment
-from recsys.data.batches import ShardedBatches, TrainingBatches, Windows
+from recsys.data.batches import EpochBatches, TrainingBatches, Windows
 from recsys.data.prepared import prepare
 
 pytestmark = pytest.mark.realdata
@@ -25,7 +25,7 @@ def test_less_than_a_twentieth_is_padding(log: str, mirror: Path, tmp_path: Path
     length, tokens = experiment.model.max_sequence_length, experiment.training.batch_tokens
     for windows in WINDOWS:
         batches = TrainingBatches(histories, length, tokens, 0, windows)
-        shared = ShardedBatches(batches, 0, 0, 1)
+        shared = EpochBatches(batches, 0)
         targets = sum(int((batch.targets > 0).sum()) for batch in shared)
         assert 0 < shared.padding_share < 0.05
         lost = np.maximum(histories.lengths - 1 - length, 0).sum() if windows == "newest" else 0

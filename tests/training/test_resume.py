@@ -12,9 +12,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 from safetensors import safe_open
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
@@ -260,14 +258,3 @@ def test_a_file_that_is_no_checkpoint_is_named(
     (tmp_path / "out.checkpoint").write_bytes(b"half a file")
     with pytest.raises(InputError, match=r"out\.checkpoint: cannot be read as a checkpoint"):
         fit(make_experiment(store, tmp_path, "next_item"), dataset, tmp_path / "out")
-
-
-@pytest.mark.parametrize("command", ["suite", "tune", "backtest"])
-def test_commands_of_one_process_refuse_torchrun(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    result = CliRunner().invoke(app, [command, "none.yaml"])
-    assert isinstance(result.exception, InputError)
-    assert str(result.exception).startswith(f"{command}: runs in one process")

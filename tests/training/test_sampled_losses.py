@@ -16,6 +16,7 @@ from recsys.config import (
     CrossEntropy,
     DotProduct,
     GeneralisedBinaryCrossEntropy,
+    LossConfig,
     NextItemConfig,
     SampledLossConfig,
     SampledSoftmax,
@@ -23,20 +24,23 @@ from recsys.config import (
 )
 from recsys.model.build import build_model
 from recsys.model.models import Model, ModelInputs
-from recsys.training import module as objectives
 from recsys.training.losses import (
     NO_NEGATIVE,
-    NegativeSampler,
     SampledLoss,
     binary_cross_entropy,
+    draw_negatives,
     mask_negatives,
     sampled_softmax,
 )
-from recsys.training.module import Objective, use_sparse_gradients
+from recsys.training.module import mean_loss, use_sparse_gradients
 
-ITEMS = 11
-FULL = Objective(CrossEntropy(), torch.ones(ITEMS + 1))
+ITEMS, CPU = 11, torch.device("cpu")
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
+# The last sequence is padded, and items repeat.
+INPUTS = ModelInputs(
+    torch.tensor([[3, 7, 3, 9, 1], [2, 2, 8, 11, 5], [4, 6, 1, 0, 0]]), torch.tensor([5, 5, 3])
+)
+TARGETS = torch.tensor([[7, 3, 9, 1, 10], [2, 8, 11, 5, 4], [6, 1, 2, 0, 0]])
 
 
 def make_model(head: DotProduct | TargetAttention) -> Model:
@@ -48,13 +52,6 @@ def make_model(head: DotProduct | TargetAttention) -> Model:
     with torch.no_grad():
         model.items.weight[0] = 0
     return model.double()
-
-
-def make_batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Items, lengths and targets; the last sequence is padded, and items repeat."""
-    items = torch.tensor([[3, 7, 3, 9, 1], [2, 2, 8, 11, 5], [4, 6, 1, 0, 0]])
-    targets = torch.tensor([[7, 3, 9, 1, 10], [2, 8, 11, 5, 4], [6, 1, 2, 0, 0]])
-    return items, torch.tensor([5, 5, 3]), targets
 
 
 def test_sampled_losses_by_hand() -> None:
@@ -107,65 +104,47 @@ def test_the_gradients_are_those_of_autograd(
 def test_all_items_as_negatives_give_full_cross_entropy(
     head: DotProduct | TargetAttention, exclude_seen: bool
 ) -> None:
-    model, (items, lengths, targets) = make_model(head), make_batch()
-    loss = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
+    model = make_model(head)
+    sampled = SampledSoftmax(kind="sampled_softmax", num_negatives=ITEMS)
     found = []
-    for objective in (
-        FULL,
-        Objective(loss, torch.ones(ITEMS + 1)),
-    ):
-        history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
-        value = objective(model, history, targets, seen if exclude_seen else None)
-        weights = [weight for weight in model.parameters() if weight is not model.items.weight]
-        gradients = torch.autograd.grad(value, [model.items.weight, *weights], allow_unused=True)
+    for config in (CrossEntropy(), sampled):
+        history, seen = model.teacher_forced(INPUTS, TARGETS)
+        value = mean_loss(config, model, history, TARGETS, seen if exclude_seen else None)
+        gradients = torch.autograd.grad(
+            value, list(model.parameters()), allow_unused=True, materialize_grads=True
+        )
         found.append((value, gradients))
-    (one, ours), (other, theirs) = found
-    assert one.item() == pytest.approx(other.item(), rel=1e-6)
-    for mine, other in zip(ours, theirs, strict=True):
-        assert (mine is None) == (other is None)
-        if mine is not None:
-            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
-
-
-def test_the_last_chunk_has_few_sizes() -> None:
-    counts = range(5_000, 20_000)
-    padded = [objectives._padded_count(count, 1227) for count in counts]
-    assert len({size % 1227 for size in padded}) == 20
-    assert all(0 <= size - count < 64 for count, size in zip(counts, padded, strict=True))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7, check_dtype=False)
 
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize(
     "config",
     [
-        SampledSoftmax(kind="sampled_softmax", num_negatives=4, negatives="popularity"),
+        SampledSoftmax(kind="sampled_softmax", num_negatives=4),
         BinaryCrossEntropy(kind="bce", num_negatives=4),
-        GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4, negatives="in_batch"),
+        GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4),
         GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4, calibration=0),
     ],
 )
-def test_the_objective_equals_the_plain_formula_at_each_position(
+def test_the_loss_equals_the_plain_formula_at_each_position(
     config: SampledLossConfig, head: DotProduct | TargetAttention
 ) -> None:
-    model, (items, lengths, targets) = make_model(head), make_batch()
-    interactions = torch.arange(ITEMS + 1.0)
-    objective = Objective(config, interactions)
-    history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
+    model = make_model(head)
+    history, seen = model.teacher_forced(INPUTS, TARGETS)
     torch.manual_seed(1)
-    found = objective(model, history, targets, seen)
+    found = mean_loss(config, model, history, TARGETS, seen)
     torch.manual_seed(1)
-    assert objective.negatives is not None
-    drawn = objective.negatives(targets)
+    negatives, _ = draw_negatives(4, ITEMS, CPU)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
     for b in range(3):
-        for t in range(int(lengths[b])):
-            target, before = int(targets[b, t]), set(items[b, : t + 1].tolist())
-            others = [int(n) for n in drawn.items if int(n) != target and int(n) not in before]
+        for t in range(int(INPUTS.lengths[b])):
+            target, before = int(TARGETS[b, t]), set(INPUTS.items[b, : t + 1].tolist())
+            others = [n for n in negatives.tolist() if n != target and n not in before]
             right, wrong = scores[b, t, target], scores[b, t, others]
             if isinstance(config, SampledSoftmax):
-                share = interactions[others] / interactions.sum()
-                denominator = right.exp() + (wrong.exp() / (4 * share)).sum()
+                denominator = right.exp() + wrong.exp().sum() * ITEMS / 4
                 losses.append(denominator.log() - right)
                 continue
             weight = 1.0
@@ -176,34 +155,16 @@ def test_the_objective_equals_the_plain_formula_at_each_position(
     assert found.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
 
 
-def test_uniform_draws_and_all_of_a_small_catalogue() -> None:
+def test_negatives_are_drawn_evenly_and_all_of_a_small_catalogue() -> None:
+    every, log_expected = draw_negatives(20, ITEMS, CPU)
+    assert every.tolist() == list(range(1, ITEMS + 1))
+    assert log_expected == 0
     torch.manual_seed(0)
-    targets = make_batch()[2]
-    every = NegativeSampler("uniform", torch.ones(ITEMS + 1), 20)(targets)
-    assert every.items.tolist() == list(range(1, ITEMS + 1))
-    assert not every.log_expected.any()
-    counts = torch.zeros(ITEMS + 1)
-    for _ in range(3000):
-        drawn = NegativeSampler("uniform", torch.ones(ITEMS + 1), 4)(targets)
-        counts += torch.bincount(drawn.items, minlength=ITEMS + 1)
-    expected = drawn.log_expected[0].exp() * 3000
+    draws = [draw_negatives(4, ITEMS, CPU) for _ in range(3000)]
+    counts = torch.bincount(torch.cat([items for items, _ in draws]), minlength=ITEMS + 1)
     assert counts[0] == 0
-    torch.testing.assert_close(counts[1:], expected.expand(ITEMS), rtol=0.15, atol=0)
-
-
-def test_popular_and_in_batch_draws_have_their_expected_frequency() -> None:
-    torch.manual_seed(0)
-    interactions = torch.tensor([99, 1, 2, 0, 4, 3])
-    targets = torch.repeat_interleave(torch.arange(6), interactions)[None]  # PAD is no target
-    for kind in ("popularity", "in_batch"):
-        sampler = NegativeSampler(kind, interactions, 50)
-        counts, expected = torch.zeros(6), torch.zeros(6)
-        for _ in range(400):
-            drawn = sampler(targets)
-            counts += torch.bincount(drawn.items, minlength=6)
-            expected[drawn.items] = drawn.log_expected.exp()
-        assert counts[[0, 3]].tolist() == [0, 0]
-        torch.testing.assert_close(counts / 400, expected, rtol=0.1, atol=0)
+    expected = 3000 * math.exp(draws[0][1])
+    assert counts[1:].tolist() == pytest.approx([expected] * ITEMS, rel=0.15)
 
 
 def test_repeated_negatives_and_more_seen_items_than_positions() -> None:
@@ -227,12 +188,13 @@ def masked(items: Tensor, targets: Tensor, seen: Tensor | None) -> list[list[lis
 
 
 def test_only_rows_that_are_read_have_a_gradient() -> None:
-    model, (items, lengths, targets) = make_model(HEADS[0]), make_batch()
+    model = make_model(HEADS[0])
     use_sparse_gradients(model)
     config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
-    objective = Objective(config, torch.ones(ITEMS + 1))
-    history, seen = model.teacher_forced(ModelInputs(items[:1], lengths[:1]), targets[:1])
-    objective(model, history, targets[:1], seen).backward()
+    history, seen = model.teacher_forced(
+        ModelInputs(INPUTS.items[:1], INPUTS.lengths[:1]), TARGETS[:1]
+    )
+    mean_loss(config, model, history, TARGETS[:1], seen).backward()
     gradient = model.items.weight.grad
     assert gradient is not None
     assert gradient.is_sparse
@@ -241,18 +203,13 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     assert len(rows - {3, 7, 9, 1, 10}) <= 2
 
 
-@pytest.mark.parametrize("config", [None, SampledSoftmax(kind="sampled_softmax", num_negatives=4)])
-def test_a_step_without_targets_costs_nothing_and_teaches_nothing(
-    config: SampledSoftmax | None,
-) -> None:
-    """As of a process that has no row of a batch: no mean of nothing, which is not a number."""
-    model, (items, lengths, targets) = make_model(DotProduct()), make_batch()
-    objective = FULL
-    if config is not None:
-        objective = Objective(config, torch.ones(ITEMS + 1))
-    nothing = torch.zeros_like(targets)
-    history, had = model.teacher_forced(ModelInputs(items, lengths), nothing)
-    loss = objective(model, history, nothing, had)
+@pytest.mark.parametrize(
+    "config", [CrossEntropy(), SampledSoftmax(kind="sampled_softmax", num_negatives=4)]
+)
+def test_a_step_without_targets_costs_nothing_and_teaches_nothing(config: LossConfig) -> None:
+    model, nothing = make_model(DotProduct()), torch.zeros_like(TARGETS)
+    history, seen = model.teacher_forced(INPUTS, nothing)
+    loss = mean_loss(config, model, history, nothing, seen)
     assert loss.item() == 0
     loss.backward()
-    assert all(one.grad is None or not one.grad.any() for one in model.parameters())
+    assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())

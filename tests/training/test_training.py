@@ -320,18 +320,3 @@ def test_the_figures_of_the_epochs_are_true_and_the_model_is_that_of_the_best(
         assert best[f"epoch/valid_{name}"] == found.values(name).mean()
     assert curve.best_ranks is not None
     assert curve.best_ranks.frame.equals(found.frame)
-
-
-def test_popular_negatives_follow_how_often_items_were_bought() -> None:
-    """Each purchase counts: item 1 has three of five, and item 2 two."""
-    loss = "{kind: sampled_softmax, num_negatives: 4, negatives: popularity}"
-    experiment = make_experiment("dot_product", f"training.loss={loss}")
-    histories = Histories.from_lists([[1, 2, 1], [1, 2]])
-    schedule = Schedule.plan(experiment.training, 1, 1)
-    module = new_module(experiment, Catalogue(ITEMS), histories, schedule)
-    assert module.objective.negatives is not None
-    torch.manual_seed(0)
-    drawn = module.objective.negatives(torch.ones(1, 1, dtype=torch.int64))
-    expected = {1: np.log(4 * 3 / 5), 2: np.log(4 * 2 / 5)}
-    for item, log_expected in zip(drawn.items.tolist(), drawn.log_expected.tolist(), strict=True):
-        assert log_expected == pytest.approx(expected[item])

@@ -12,7 +12,7 @@ from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.training.checkpoints import TrainingState
-from recsys.training.curve import MONITOR
+from recsys.training.epochs import MONITOR
 from recsys.training.loop import train
 from tests.conftest import chains, tiny_experiment, tiny_model
 
