@@ -12,18 +12,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response, Security
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from pydantic_core import to_json
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recsys.errors import InputError, one_line
 from recsys.folders.manifest import library_version
-from recsys.server.batching import QueueFullError, StoppedError
 from recsys.server.schemas import (
     ExplainRequest,
     Explanation,
@@ -46,16 +45,8 @@ A user is given by a `history` (item ids, oldest first), by rows of the raw `log
 `user_id` of a prepared dataset, with what is new as `history`. Every error is
 `{"error": "one line"}`."""
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": description}
-    for status, description in (
-        (400, "The body is not JSON."),
-        (401, "The API key is missing or wrong."),
-        (408, "The body did not arrive in time."),
-        (413, "The body is too large."),
-        (422, "A field is wrong, or too long."),
-        (429, "Too many requests wait: try again in a second."),
-        (503, "The server is shutting down."),
-    )
+    status: {"model": Problem, "description": "Why there is no answer, in one line."}
+    for status in ("4XX", "5XX")
 }
 _QUESTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel], str], ...] = (
     ("recommend", RecommendRequest, Items, "The best items of a user"),
@@ -93,8 +84,7 @@ def make_app(service: Service) -> FastAPI:
     )
     app.add_middleware(_Watched, service=service)
     app.include_router(_routes(service))
-    kinds = (InputError, QueueFullError, StoppedError, HTTPException, RequestValidationError)
-    for kind in (*kinds, Exception):
+    for kind in (InputError, AnyHTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     return app
 
@@ -115,20 +105,13 @@ def _routes(service: Service) -> APIRouter:
             tags=["questions"],
         )
 
-    @router.get("/healthz", summary="Whether the process is alive", tags=["operation"])
-    async def healthz() -> dict[str, str]:
+    async def alive() -> dict[str, str]:
+        service.thread.check_running()
         return {"status": "ok"}
 
-    @router.get(
-        "/readyz",
-        summary="Whether requests are answered",
-        tags=["operation"],
-        responses={503: _PROBLEMS[503]},
-    )
-    async def readyz() -> dict[str, str]:
-        if not service.thread.is_running:
-            raise StoppedError
-        return {"status": "ok"}
+    about: dict[str, Any] = {"tags": ["operation"], "responses": _PROBLEMS}
+    router.add_api_route("/healthz", alive, summary="Whether the process is alive", **about)
+    router.add_api_route("/readyz", alive, summary="Whether requests are answered", **about)
 
     @router.get(
         "/metrics",
@@ -136,7 +119,7 @@ def _routes(service: Service) -> APIRouter:
         tags=["operation"],
         dependencies=closed,
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, 401: _PROBLEMS[401]},
+        responses={200: {"content": {"text/plain": {}}}, **_PROBLEMS},
     )
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE_LATEST)
@@ -183,40 +166,30 @@ class _Watched:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        settings, metrics = self._service.settings, self._service.metrics
-        deadline = asyncio.get_running_loop().time() + settings.body_seconds
-        size, is_complete, status = 0, False, 500
-        complete_at = time.monotonic()
+        most, metrics = self._service.settings.body_bytes, self._service.metrics
+        size, status, began = 0, 500, time.monotonic()
 
         async def bounded() -> Message:
-            nonlocal size, is_complete, complete_at
-            if is_complete:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-                    size += len(message.get("body", b""))
-                    is_complete = not message.get("more_body", False)
-            except TimeoutError as error:
-                line = f"the body did not arrive in {settings.body_seconds:g} s"
-                raise HTTPException(408, line) from error
-            if size > settings.body_bytes:
-                raise HTTPException(413, f"the body is larger than {settings.body_bytes} bytes")
-            complete_at = time.monotonic()
+            nonlocal size, began
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > most:
+                raise HTTPException(413, f"the body is larger than {most} bytes")
+            began = time.monotonic()
             return message
 
         async def counted(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            status = message.get("status", status)
             await send(message)
 
         try:
             await self._app(scope, bounded, counted)
         finally:
-            seconds = time.monotonic() - complete_at
+            seconds = time.monotonic() - began
             path = getattr(scope.get("route"), "path", "other")
-            metrics.answered(path, status, seconds)
+            metrics.requests.labels(path, str(status)).inc()
+            metrics.seconds.labels(path).observe(seconds)
             if scope["path"] not in _QUIET_PATHS or status >= 500:
                 facts = {"method": scope["method"], "path": path, "status": status}
                 logger.info("request", extra={FACTS: {**facts, "ms": round(seconds * 1_000, 2)}})
@@ -228,17 +201,12 @@ async def _refuse(_: Request, error: Exception) -> Response:
     headers: Mapping[str, str] | None = None
     if isinstance(error, InputError):
         status, line = 422, str(error)
-    elif isinstance(error, QueueFullError):
-        status, line, headers = 429, _PROBLEMS[429]["description"], {"retry-after": "1"}
-    elif isinstance(error, StoppedError):
-        status, line = 503, _PROBLEMS[503]["description"]
-    elif isinstance(error, HTTPException):
+    elif isinstance(error, AnyHTTPException):
         status, line, headers = error.status_code, str(error.detail), error.headers
     elif isinstance(error, RequestValidationError):
         first = error.errors()[0]
+        status, line = 422, rule_broken(error.errors())
         if first["type"] == "json_invalid":
             status, line = 400, f"the body is not JSON: {first['ctx']['error']}"
-        else:
-            status, line = 422, rule_broken(error.errors())
     problem = Problem(error=one_line(line, 500)).model_dump_json()
     return Response(problem, status, headers, media_type="application/json")

@@ -7,21 +7,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fastapi import HTTPException
 
+_BATCH = 64
+"""The largest number of requests that are answered together."""
 Answer = Callable[[Sequence[Any]], Sequence[Any]]
 """Queries [N] to answers [N]."""
-
-
-class QueueFullError(Exception):
-    """Too many requests wait for the model."""
-
-
-class StoppedError(Exception):
-    """The server is shutting down."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +25,6 @@ class _Job:
     query: Any
     answer: Answer
     future: asyncio.Future[Any]
-    asked: float = field(default_factory=time.monotonic)
 
 
 class ModelThread:
@@ -41,24 +35,20 @@ class ModelThread:
 
     Args:
         gather_ms: milliseconds that a batch waits at most.
-        largest: the largest number of requests that are answered together.
         most_waiting: the number of requests that may wait.
         threads: the threads of torch; its default if None.
         observe: is called, in the thread, with the key of each batch that was answered, its size,
-            the seconds that it took, and those that its oldest request had waited.
+            and the seconds that it took.
     """
 
     def __init__(
         self,
-        *,
         gather_ms: float,
-        largest: int,
         most_waiting: int,
-        threads: int | None = None,
-        observe: Callable[[Any, int, float, float], object] = lambda *_: None,
+        threads: int | None,
+        observe: Callable[[Any, int, float], object],
     ) -> None:
         self._gather = gather_ms / 1_000
-        self._largest = largest
         self._most_waiting = most_waiting
         self._threads = threads
         self.observe = observe
@@ -82,25 +72,24 @@ class ModelThread:
         """The number of requests that wait."""
         return len(self._jobs)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether requests are answered."""
-        return self._thread.is_alive() and not self._stopping
+    def check_running(self) -> None:
+        """Raise an `HTTPException` (503) unless requests are answered."""
+        if self._stopping or not self._thread.is_alive():
+            raise HTTPException(503, "the server is shutting down")
 
     async def ask(self, key: Hashable, query: Any, answer: Answer) -> Any:
         """Wait for the answer to a query, which is answered together with others of its key.
 
         Raises:
-            QueueFullError: too many requests wait.
-            StoppedError: the thread is stopping.
+            HTTPException: too many requests wait (429), or the thread is stopping (503).
             Exception: what answering this query raised.
         """
         job = _Job(key, query, answer, asyncio.get_running_loop().create_future())
         with self._changed:
-            if self._stopping:
-                raise StoppedError
+            self.check_running()
             if len(self._jobs) >= self._most_waiting:
-                raise QueueFullError
+                line = "too many requests wait: try again in a second"
+                raise HTTPException(429, line, {"retry-after": "1"})
             self._jobs.append(job)
             self._changed.notify()
         return await job.future
@@ -122,12 +111,12 @@ class ModelThread:
             self._changed.wait_for(
                 lambda: len(self._jobs) >= self._expected or self._stopping, self._gather
             )
-            size = min(len(self._jobs), self._largest)
+            size = min(len(self._jobs), _BATCH)
             self._expected = max(1, size)
             return [self._jobs.popleft() for _ in range(size)]
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        begin = time.monotonic()
+        began = time.monotonic()
         try:
             results = list(jobs[0].answer([job.query for job in jobs]))
         except Exception as error:  # noqa: BLE001 - whoever asked gets it
@@ -138,8 +127,7 @@ class ModelThread:
             results = [error]
         # All at once, since each call wakes the event loop.
         jobs[0].future.get_loop().call_soon_threadsafe(_settle, jobs, results)
-        now, oldest = time.monotonic(), min(job.asked for job in jobs)
-        self.observe(jobs[0].key, len(jobs), now - begin, begin - oldest)
+        self.observe(jobs[0].key, len(jobs), time.monotonic() - began)
 
 
 def _settle(jobs: Sequence[_Job], results: Sequence[Any]) -> None:

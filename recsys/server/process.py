@@ -43,14 +43,7 @@ def serve(settings: ServerSettings, host: str, port: int, threads: int, workers:
     """Serve until SIGTERM or SIGINT; then answer what was asked, and return.
 
     Several workers are uvicorn's: each has a model of its own, one that dies is replaced, and on
-    SIGHUP one after the other is.
-
-    Args:
-        settings: what is served, and how.
-        host: the address.
-        port: the port; 0 for any free one.
-        threads: the threads of torch of each worker.
-        workers: the number of processes that answer.
+    SIGHUP one after the other is. Each has so many ``threads`` of torch. Port 0 is any free one.
 
     Raises:
         InputError: the model cannot be opened, or the address cannot be listened on.
@@ -108,13 +101,9 @@ def _watch_over_workers(
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # a worker that died, or is replaced
     with tempfile.TemporaryDirectory(prefix="recsys-") as folder:
         os.environ[SHARED_METRICS] = folder  # the workers inherit it
-        config = uvicorn.Config(
-            partial(_worker, settings, threads),
-            factory=True,
-            workers=workers,
-            **_OPTIONS,
-            timeout_worker_healthcheck=_LOADING_SECONDS,
-        )
+        worker = partial(_worker, settings, threads)
+        waits: dict[str, Any] = {"timeout_worker_healthcheck": _LOADING_SECONDS}
+        config = uvicorn.Config(worker, factory=True, workers=workers, **_OPTIONS, **waits)
         team = Multiprocess(config, sockets=[listener])
         team.run()
     if any(worker.exitcode == STARTUP_FAILURE for worker in team.processes):
@@ -161,5 +150,4 @@ def listen(host: str, port: int) -> socket.socket:
             listener.listen(2048)
             return listener.dup()
     except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
+        raise InputError(f"--host {host} --port {port}: cannot listen there: {error}") from error

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
+    model_validator,
 )
 
 _INTEGER = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
@@ -44,22 +43,13 @@ T = TypeVar("T")
 Several = Annotated[list[T], Field(fail_fast=True, max_length=_MOST)]
 """A list of which the first wrong value is named: errors of 10,000 cost more than an answer."""
 
-_BY_HISTORY: dict[str, Any] = {"history": ["P0007", "P0012"]}
-_BY_ID: dict[str, Any] = {"user_id": "C00042", "history": ["P0007"], "times": ["2024-05-01"]}
+
+def _examples(*bodies: dict[str, Any]) -> dict[str, Any]:
+    return {"examples": [*bodies]}
 
 
-def _with_examples(*examples: dict[str, Any]) -> ConfigDict:
-    return ConfigDict(
-        extra="forbid",
-        use_attribute_docstrings=True,
-        json_schema_extra={"examples": [*examples]},
-    )
-
-
-class User(BaseModel):
+class User(BaseModel, extra="forbid", use_attribute_docstrings=True):
     """A user: by history, by rows of a log, or by id; with an id, the history is what is new."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     history: Several[Id] | None = None
     """Ids of items, oldest first; no rule of the dataset is applied to them. With a user's id: the
@@ -74,11 +64,24 @@ class User(BaseModel):
     at: Time | None = None
     """The time of the request; only models with `times: request` read it."""
 
+    @model_validator(mode="after")
+    def _is_given_once(self) -> Self:
+        is_named = self.history is not None or self.user_id is not None
+        if self.log is not None and is_named:
+            raise ValueError("log: give no history and no user_id with it")
+        if self.log is None and not is_named:
+            raise ValueError("give the history, the log or the user_id of a user")
+        return self
 
-class RecommendRequest(User):
+
+class RecommendRequest(
+    User,
+    json_schema_extra=_examples(
+        {"history": ["P0007", "P0012"], "k": 5},
+        {"user_id": "C00042", "history": ["P0007"], "times": ["2024-05-01"]},
+    ),
+):
     """Which items are best for a user?"""
-
-    model_config = _with_examples(_BY_HISTORY | {"k": 5}, _BY_ID)
 
     k: Count | None = None
     """The number of items; fewer if filtering leaves fewer. By default 10, or all of a smaller
@@ -99,10 +102,11 @@ class RecommendRequest(User):
     """Add the probability of each item, by the calibration of the bundle."""
 
 
-class ScoreRequest(User):
+class ScoreRequest(
+    User,
+    json_schema_extra=_examples({"history": ["P0007", "P0012"], "candidates": ["P0003", "P0005"]}),
+):
     """How good are these items for a user?"""
-
-    model_config = _with_examples(_BY_HISTORY | {"candidates": ["P0003", "P0005"]})
 
     candidates: Annotated[Several[Id], Field(min_length=1)]
     """The items to score, and no others."""
@@ -112,19 +116,22 @@ class ScoreRequest(User):
     """See `RecommendRequest`."""
 
 
-class ExplainRequest(User):
+class ExplainRequest(
+    User, json_schema_extra=_examples({"history": ["P0007", "P0012"], "item_id": "P0003"})
+):
     """What did each purchase of a user add to the score of an item?"""
-
-    model_config = _with_examples(_BY_HISTORY | {"item_id": "P0003"})
 
     item_id: Id
     """An item of the catalogue."""
 
 
-class SimilarRequest(BaseModel):
+class SimilarRequest(
+    BaseModel,
+    extra="forbid",
+    use_attribute_docstrings=True,
+    json_schema_extra=_examples({"item_id": "P0007", "k": 5}),
+):
     """Which items are most similar to this one?"""
-
-    model_config = _with_examples({"item_id": "P0007", "k": 5})
 
     item_id: Id
     """An item of the catalogue."""
@@ -135,50 +142,28 @@ class SimilarRequest(BaseModel):
 def rule_broken(errors: Sequence[Mapping[str, Any]]) -> str:
     """Return the field of the first error of pydantic, and its rule; its value may be private.
 
-    A value of several types has an error for each of them, which become one.
-
-    >>> type_error = {"loc": ("body", "k", "int"), "msg": "Input should be a valid integer"}
-    >>> rule_broken([type_error, type_error | {"msg": "Input should be a valid string"}])
-    'k: input should be a valid integer or a valid string'
+    >>> rule_broken([{"loc": ("body", "history", 3, "int"), "msg": "Input should be an integer"}])
+    'history.3: input should be an integer'
     """
-    path = _field_path(errors[0]["loc"])
-    rules = [
-        str(error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
-        for error in takewhile(lambda error: _field_path(error["loc"]) == path, errors)
-    ]
-    should = "input should be " if str(errors[0]["msg"]).startswith("Input should be ") else ""
-    return f"{path}: {should}{' or '.join(dict.fromkeys(rules))}".lower()
-
-
-def _field_path(path: Sequence[str | int]) -> str:
-    """Return the path of a field, without the types that pydantic adds to it."""
-    kinds = (RecommendRequest, ScoreRequest, ExplainRequest, SimilarRequest)
-    fields = {name for kind in kinds for name in kind.model_fields}
-    names = [str(name) for name in path if isinstance(name, int) or name in fields]
-    return ".".join(names) or ".".join(str(name) for name in path[-1:])
+    _, *path = errors[0]["loc"]
+    inner = [name for name in path[1:2] if isinstance(name, int)]  # others are names of types
+    field = ".".join(map(str, [*path[:1], *inner]))
+    rule = str(errors[0]["msg"]).removeprefix("Value error, ")
+    return f"{field}: {rule.lower()}" if field else rule
 
 
 # --- Answers: these classes describe them; they are made as dicts, which is quicker --------------
 
 
-class Answer(BaseModel):
-    """What is sent."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-class OfHistory(Answer):
-    """What every answer says of the history that it was made of."""
-
+class _OfHistory(BaseModel, use_attribute_docstrings=True):
     skipped: int
     """How many items of the history are not in the catalogue."""
     assumed_gap: int | None
     """The time between two interactions, on the scale of the training log, that was assumed because
-    the history has no times and the model reads them; null if none was. An answer to given times is
-    better."""
+    the history has no times and the model reads them; null if none was."""
 
 
-class Item(Answer):
+class Item(BaseModel, use_attribute_docstrings=True):
     """A recommended or scored item."""
 
     item_id: Id
@@ -190,7 +175,7 @@ class Item(Answer):
     """Only if it was asked for; null where the source is popularity."""
 
 
-class Items(OfHistory):
+class Items(_OfHistory):
     """The best items of a user, best first; or known candidates, in the order of the request."""
 
     items: list[Item]
@@ -201,17 +186,16 @@ class Items(OfHistory):
     """Of scored items: the candidates that are not in the catalogue."""
 
 
-class Contribution(Answer):
+class Contribution(BaseModel):
     """What the purchase at a position of the history, from 0, adds to a score."""
 
     position: int
     item_id: Id
     contribution: float
     share: float
-    """The contribution over the sum of all absolute ones."""
 
 
-class Explanation(OfHistory):
+class Explanation(_OfHistory):
     """The parts of a score, the largest contribution first; their sum and the rest is the score."""
 
     item_id: Id
@@ -221,7 +205,7 @@ class Explanation(OfHistory):
     purchases: list[Contribution]
 
 
-class SimilarItem(Answer):
+class SimilarItem(BaseModel):
     """An item, and the cosine of its embedding with that of the item asked about."""
 
     item_id: Id
@@ -229,13 +213,13 @@ class SimilarItem(Answer):
     rank: int
 
 
-class SimilarItems(Answer):
+class SimilarItems(BaseModel):
     """The items with the most similar embeddings, most similar first."""
 
     items: list[SimilarItem]
 
 
-class Problem(Answer):
+class Problem(BaseModel):
     """Why there is no answer, in one line."""
 
     error: str

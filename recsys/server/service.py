@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
 from recsys.config import Columns, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, first_line, one_line
 from recsys.folders.manifest import MANIFEST
 from recsys.inference.model_scorer import StateCache
-from recsys.loading import bundle_folder, stored_at
+from recsys.loading import bundle_folder, is_model_name, stored_at
 from recsys.server.batching import ModelThread
 from recsys.server.schemas import (
     ExplainRequest,
@@ -27,7 +25,6 @@ from recsys.server.schemas import (
     RecommendRequest,
     ScoreRequest,
     SimilarRequest,
-    User,
 )
 from recsys.server.telemetry import FACTS, Metrics
 from recsys.serving.bundle import ModelBundle
@@ -38,10 +35,10 @@ from recsys.serving.recommender import Recommender
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 64
-"""The largest number of requests that are answered together."""
 _OPTIONS = ("k", "seen", "allow", "deny", "where", "diversity", "at_most", "probabilities")
-"""Those of `Recommender.recommend` that a request has; those of `score` are among them."""
+"""Those of `Recommender.recommend` that a request has; the last is also one of `score`."""
+Query = tuple[Any, UserHistories | None]
+"""A request, and the history that was read of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +56,12 @@ class ServerSettings:
     api_key: str | None = field(default=None, repr=False)
     body_bytes: int = 1 << 20
     """The largest size of a request's body (413)."""
-    body_seconds: float = 30.0
-    """Time until a body has arrived (408)."""
     queue: int = 1024
     """Requests that may wait for the model (429)."""
-    reload_seconds: float = 2.0
-    """How often the folders are looked at, to load them again once they were replaced."""
-    registry_seconds: float = 30.0
-    """How often the store is asked whether the model's name means another model."""
+    reload_seconds: float | None = None
+    """How often a new model is looked for; if None every 2 seconds, 30 for a name in the store."""
     tracking: TrackingConfig | None = None
     """The store of the name; the default one if None."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Query:
-    """A request whose user and items were read."""
-
-    asked: Any
-    options: dict[str, Any]
-    items: Sequence[Id] = ()
-    """The items asked about that are in the catalogue, as it has them."""
-    unknown: Sequence[Id] = ()
-    """The others."""
-    log: UserHistories | None = None
-    """What was read of the rows of a log."""
-
-    @property
-    def kind(self) -> tuple[bool, ...]:
-        """What users have in common whose histories are read together."""
-        asked = self.asked
-        return asked.user_id is None, bool(asked.history), asked.times is None, asked.at is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +70,8 @@ class ServedModel:
 
     recommender: Recommender
     settings: ServerSettings
-    folder: Path
-    stored_at: str
-    """Where the store keeps the model that its name meant."""
     state: Sequence[object]
-    """The `_folder_state` before the folders were read."""
+    """The `state_of` the folders before they were read."""
 
     @classmethod
     def load(cls, settings: ServerSettings) -> ServedModel:
@@ -111,24 +81,20 @@ class ServedModel:
             InputError: a folder cannot be opened, the model cannot retrieve, or the index is of
                 another model.
         """
-        # Before the model is read, which may be replaced meanwhile.
-        place = stored_at(settings.bundle, settings.tracking)
+        state, states = state_of(settings), StateCache(settings.cache_bytes)
         folder = bundle_folder(settings.bundle, settings.tracking)
-        state = _folder_state(folder, settings)
-        states = StateCache(settings.cache_bytes)
         bundle = replace(ModelBundle.open(folder), states=states)
         if settings.gpu:
             bundle.move_to_gpu()
         index = None if settings.index is None else BundleIndex.open(settings.index, bundle)
         dataset = None if settings.data is None else PreparedDataset.open(settings.data)
-        recommender = Recommender(bundle, dataset, index=index)
-        model = cls(recommender, settings, folder, place, state)
+        model = cls(Recommender(bundle, dataset, index=index), settings, state)
         if dataset is not None:
-            recommender.reader.rows(dataset.user_ids[:1])
+            model.recommender.reader.rows(dataset.user_ids[:1])
         if bundle.times == "none" and not bundle.encoders.reads_inputs:
             item = bundle.vocabulary.ids[0]
-            model.answer([model.read(RecommendRequest(history=[item], k=1, seen="allow"))])
-            model.answer([model.read(ScoreRequest(history=[item], candidates=[item]))])
+            model.answer([(RecommendRequest(history=[item], k=1, seen="allow"), None)])
+            model.answer([(ScoreRequest(history=[item], candidates=[item]), None)])
             states.hits = states.misses = 0  # nobody asked yet
         return model
 
@@ -137,53 +103,7 @@ class ServedModel:
         """The bundle that answers."""
         return self.recommender.bundle
 
-    def is_replaced(self, *, ask_store: bool) -> bool:
-        """Return whether its folders were replaced, or its name means another model by now."""
-        if _folder_state(self.folder, self.settings) != self.state:
-            return True
-        settings = self.settings
-        return ask_store and stored_at(settings.bundle, settings.tracking) != self.stored_at
-
-    # --- Reading a request ---
-
-    def read(self, asked: Any) -> Query:
-        """Check what a request says of its user and its items.
-
-        Raises:
-            InputError: the fields contradict each other; the user or an item is unknown; see
-                `HistoryReader.read` for the rows of a log.
-        """
-        options = {name: getattr(asked, name) for name in _OPTIONS if hasattr(asked, name)}
-        items: Sequence[Id] = ()
-        unknown: Sequence[Id] = ()
-        if isinstance(asked, ExplainRequest | SimilarRequest):
-            items, unknown = self._known([asked.item_id], strict=True)
-        elif isinstance(asked, ScoreRequest):
-            items, unknown = self._known(asked.candidates, strict=asked.strict)
-        log = self._read_user(asked) if isinstance(asked, User) else None
-        return Query(asked, options, items, unknown, log)
-
-    def _known(self, ids: Sequence[Id], *, strict: bool) -> tuple[list[Id], list[Id]]:
-        """Return those of some items that are in the catalogue, as it has them, and the others."""
-        tokens = self.bundle.vocabulary.encode(id_series(ids, "items"))
-        unknown = [item for item, token in zip(ids, tokens.tolist(), strict=True) if not token]
-        if len(unknown) == len(ids) or (strict and unknown):
-            raise InputError(f"item {one_line(repr(unknown[0]), 60)} is not in the catalogue")
-        return self.bundle.vocabulary.decode(tokens[tokens > 0]).to_list(), unknown
-
-    def _read_user(self, asked: User) -> UserHistories | None:
-        """Check the user of a request, and read the rows of a log, which takes milliseconds."""
-        if asked.log is not None:
-            if asked.history is not None or asked.user_id is not None:
-                raise InputError("log: give no history and no user_id with it")
-            return self._read_log(asked.log)
-        if asked.history is None and asked.user_id is None:
-            raise InputError("give the history, the log or the user_id of a user")
-        if asked.user_id is not None:
-            self.recommender.reader.rows([asked.user_id])  # raises if it is unknown
-        return None
-
-    def _read_log(self, rows: list[dict[str, Any]]) -> UserHistories:
+    def read_log(self, rows: list[dict[str, Any]]) -> UserHistories:
         """Read the rows of a raw log of one user by the rules of the training data."""
         if not rows:
             return self.recommender.read_histories([[]])
@@ -195,10 +115,43 @@ class ServedModel:
         user = trained.user_id if trained.item_id in log.columns else "user_id"
         return self.recommender.read_histories(log.with_columns(pl.lit("user").alias(user)))
 
+    def answer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        """Answer queries of one question, equal options and users who are given in one way.
+
+        Raises:
+            InputError: a user or an item is unknown; see `Recommender`.
+        """
+        first = queries[0][0]
+        if isinstance(first, SimilarRequest):
+            best = self.recommender.similar_items(first.item_id, first.k)
+            return [{"items": best.select("item_id", "similarity", "rank").to_dicts()}]
+        users, unknown = self._users(queries), tuple[list[Id], ...]()
+        facts = [
+            {"skipped": skipped, "assumed_gap": users.assumed_gap}
+            for skipped in users.skipped.tolist()
+        ]
+        if isinstance(first, ExplainRequest):
+            return [self._explain(users, first.item_id) | facts[0]]
+        options, rows = _options(first), None
+        if isinstance(first, RecommendRequest):
+            rows = self.recommender.recommend(users, retrieve=self.settings.retrieve, **options)
+        else:
+            candidates, unknown = zip(*(self._known(asked) for asked, _ in queries), strict=True)
+            rows = self.recommender.score(users, candidates, **options)
+        answers: list[dict[str, Any]] = [
+            {"items": [], "source": "model" if length else "popularity", **said}
+            for length, said in zip(users.histories.lengths, facts, strict=True)
+        ]
+        for row in rows.drop("source").iter_rows(named=True):
+            answers[row.pop("user_id")]["items"].append(row)
+        for answer, items in zip(answers, unknown, strict=False):
+            answer["unknown"] = items
+        return answers
+
     def _users(self, queries: Sequence[Query]) -> UserHistories:
-        """Read the histories of queries [B] of one kind, as users 0, 1, …."""
-        asked, reader = [query.asked for query in queries], self.recommender.reader
-        first, users = asked[0], queries[0].log
+        """Read the histories of queries [B], as users 0, 1, …."""
+        asked, reader = [request for request, _ in queries], self.recommender.reader
+        first, users = queries[0]
         if users is None:
             users = reader.read(
                 [request.history or [] for request in asked],
@@ -209,57 +162,35 @@ class ServedModel:
         at = None if first.at is None else [request.at for request in asked]
         return reader.with_request_time(users, at)
 
-    # --- Answering ---
+    def _known(self, asked: ScoreRequest) -> tuple[list[Id], list[Id]]:
+        """Return the candidates in the catalogue, as it has them, and the others."""
+        ids, catalogue = asked.candidates, self.bundle.vocabulary
+        tokens = catalogue.encode(id_series(ids, "items"))
+        unknown = [item for item, token in zip(ids, tokens.tolist(), strict=True) if not token]
+        if len(unknown) == len(ids) or (asked.strict and unknown):
+            raise InputError(f"item {one_line(repr(unknown[0]), 60)} is not in the catalogue")
+        return catalogue.decode(tokens[tokens > 0]).to_list(), unknown
 
-    def answer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
-        """Answer queries of one question, equal options and users of one kind."""
-        first = queries[0]
-        if isinstance(first.asked, SimilarRequest):
-            best = self.recommender.similar_items(first.items[0], first.asked.k)
-            return [{"items": best.select("item_id", "similarity", "rank").to_dicts()}]
-        users = self._users(queries)
-        if isinstance(first.asked, ExplainRequest):
-            return [self._explain(first, users)]
-        rows: Any
-        if isinstance(first.asked, RecommendRequest):
-            rows = self.recommender.recommend(
-                users, retrieve=self.settings.retrieve, **first.options
-            )
-        else:
-            candidates = [query.items for query in queries]
-            rows = self.recommender.score(users, candidates, **first.options)
-        answers = [
-            {"items": [], "source": "model" if length else "popularity", **facts}
-            for length, facts in zip(users.histories.lengths, _facts(users), strict=True)
-        ]
-        for row in rows.drop("source").iter_rows(named=True):
-            answers[row.pop("user_id")]["items"].append(row)
-        if isinstance(first.asked, ScoreRequest):
-            for query, answer in zip(queries, answers, strict=True):
-                answer["unknown"] = query.unknown
-        return answers
-
-    def _explain(self, query: Query, users: UserHistories) -> dict[str, Any]:
-        parts: Any = self.recommender.explain(users, query.items[0])
+    def _explain(self, user: UserHistories, item: Id) -> dict[str, Any]:
+        parts: Any = self.recommender.explain(user, item)
         rest = float(parts["rest"][0])
         return {
-            "item_id": query.asked.item_id,
+            "item_id": item,
             "score": float(parts["contribution"].sum()) + rest,
             "rest": rest,
             "purchases": parts.select("position", "item_id", "contribution", "share").to_dicts(),
-            **_facts(users)[0],
         }
 
 
-def _facts(users: UserHistories) -> list[dict[str, Any]]:
-    gap = users.assumed_gap
-    return [{"skipped": skipped, "assumed_gap": gap} for skipped in users.skipped.tolist()]
+def _options(asked: Any) -> dict[str, Any]:
+    return {name: getattr(asked, name) for name in _OPTIONS if hasattr(asked, name)}
 
 
-def _folder_state(bundle: Path, settings: ServerSettings) -> list[tuple[int, int, int] | None]:
-    """Return what changes when a folder is replaced: inode, size and time of its manifest."""
-    state: list[tuple[int, int, int] | None] = []
-    for folder in (bundle, bundle / "bundle", settings.data, settings.index):
+def state_of(settings: ServerSettings) -> list[object]:
+    """Return what changes when a folder is replaced, or a name means another model."""
+    place = stored_at(settings.bundle, settings.tracking)
+    state: list[object] = [place]
+    for folder in (Path(place), Path(place, "bundle"), settings.data, settings.index):
         try:
             file = None if folder is None else (folder / MANIFEST).stat()
         except OSError:
@@ -281,15 +212,8 @@ class Service:
     def __init__(self, model: ServedModel, threads: int | None = None) -> None:
         self.settings = settings = model.settings
         self.metrics = Metrics()
-        self.thread = ModelThread(
-            gather_ms=settings.gather_ms,
-            largest=_BATCH,
-            most_waiting=settings.queue,
-            threads=threads,
-            observe=self._observe,
-        )
+        self.thread = ModelThread(settings.gather_ms, settings.queue, threads, self._observe)
         self._serve(model)
-        self._ask_store_at = time.monotonic() + settings.registry_seconds
         self._failure: str | None = None
         self._reload = asyncio.Event()
 
@@ -298,20 +222,25 @@ class Service:
         self.model = model
         self.metrics.serves(model.bundle)
 
-    def _observe(self, key: Any, size: int, seconds: float, waited: float) -> None:
-        self.metrics.batched(key[0], size, seconds, waited, self.model.bundle.states)
-        self.metrics.waiting.set(self.thread.waiting)
+    def _observe(self, key: Any, size: int, seconds: float) -> None:
+        metrics, states = self.metrics, self.model.bundle.states
+        metrics.batches.labels(key[0]).observe(size)
+        metrics.model_seconds.labels(key[0]).observe(seconds)
+        metrics.waiting.set(self.thread.waiting)
+        if states is not None:
+            metrics.histories.labels("hit").inc(states.hits)
+            metrics.histories.labels("miss").inc(states.misses)
+            states.hits = states.misses = 0
 
     async def ask(self, question: str, asked: Any) -> dict[str, Any]:
         """Answer a request, with others of equal options whose users are given in the same way."""
-        model = self.model
-        if getattr(asked, "log", None) is None:
-            query = model.read(asked)
-        else:
-            query = await asyncio.to_thread(model.read, asked)
+        model, log = self.model, getattr(asked, "log", None)
+        users = None if log is None else await asyncio.to_thread(model.read_log, log)
         shared: Hashable = object()
-        if isinstance(asked, RecommendRequest | ScoreRequest) and query.log is None:
-            shared = (model, query.kind, str(query.options))
+        if isinstance(asked, RecommendRequest | ScoreRequest) and log is None:
+            user = asked.user_id is None, bool(asked.history), asked.times is None
+            shared = (model, user, asked.at is None, str(_options(asked)))
+        query = (asked, users)
         answer: dict[str, Any] = await self.thread.ask((question, shared), query, model.answer)
         return answer
 
@@ -324,42 +253,33 @@ class Service:
 
         A model that cannot be loaded is reported once, and tried again until it can.
         """
+        settings = self.settings
+        seconds = settings.reload_seconds or (30.0 if is_model_name(settings.bundle) else 2.0)
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._reload.wait(), self.settings.reload_seconds)
+                await asyncio.wait_for(self._reload.wait(), seconds)
             demanded = self._reload.is_set()
             self._reload.clear()
             try:
-                await self._look(demanded)
+                if demanded or await asyncio.to_thread(state_of, settings) != self.model.state:
+                    self._serve(await asyncio.to_thread(ServedModel.load, settings))
+                    self.metrics.reloads.labels("loaded").inc()
+                    facts = {"weights": self.model.bundle.manifest.digest}
+                    logger.info("a new model answers", extra={FACTS: facts})
+                self._failure = None
             except asyncio.CancelledError:
                 raise
             except BaseException as error:  # noqa: BLE001 - a panic of Rust is no Exception
                 self._report(error, demanded)
 
-    async def _look(self, demanded: bool) -> None:
-        """Load what is new, or anything on demand."""
-        ask_store = time.monotonic() >= self._ask_store_at
-        if ask_store:
-            self._ask_store_at = time.monotonic() + self.settings.registry_seconds
-        if demanded or await asyncio.to_thread(self.model.is_replaced, ask_store=ask_store):
-            self._serve(await asyncio.to_thread(ServedModel.load, self.settings))
-            self.metrics.reloads.labels("loaded").inc()
-            facts = {"weights": self.model.bundle.manifest.digest}
-            logger.info("a new model answers", extra={FACTS: facts})
-        elif not ask_store:
-            return
-        self._failure = None
-
     def _report(self, error: BaseException, demanded: bool) -> None:
-        reason = first_line(error)
-        if isinstance(error, MemoryError | torch.OutOfMemoryError):  # torch counts free bytes
-            where = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "this machine"
-            reason = f"{where} has too little memory for it beside the old one"
+        is_known = isinstance(error, InputError)
+        reason = first_line(error) if is_known else type(error).__name__
         if demanded or reason != self._failure:
             self.metrics.reloads.labels("failed").inc()
             logger.error(
                 "the new model cannot be loaded; the old one answers",
                 extra={FACTS: {"reason": reason}},
-                exc_info=None if isinstance(error, InputError) else error,
+                exc_info=None if is_known else error,
             )
         self._failure = reason

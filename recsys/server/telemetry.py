@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from recsys.inference.model_scorer import StateCache
 from recsys.serving.bundle import ModelBundle
 
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -31,53 +31,23 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         counter = partial(Counter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry, multiprocess_mode="livesum")
-        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
         self.requests = counter("recsys_requests_total", "Answered requests.", ["path", "status"])
-        self.seconds = histogram(
-            "recsys_request_seconds", "Time from a complete request to its answer.", ["path"]
-        )
-        self.batches = histogram(
-            "recsys_batch_size", "Requests answered together.", ["question"], buckets=_SIZES
-        )
-        self.model_seconds = histogram(
-            "recsys_model_seconds", "Time of the model for one batch.", ["question"]
-        )
-        self.waits = histogram("recsys_queue_seconds", "Wait of the oldest request of a batch.")
-        self.waiting = gauge("recsys_queue_length", "Requests that wait for the model.")
+        text = "Time from a complete request to its answer."
+        self.seconds = histogram("recsys_request_seconds", text, ["path"], buckets=_SECONDS)
+        text = "Requests answered together."
+        self.batches = histogram("recsys_batch_size", text, ["question"], buckets=_SIZES)
+        text = "Time of the model for one batch."
+        self.model_seconds = histogram("recsys_model_seconds", text, ["question"], buckets=_SECONDS)
+        text = "Requests that wait for the model."
+        self.waiting = gauge("recsys_queue_length", text, multiprocess_mode="livesum")
         self.reloads = counter("recsys_reloads_total", "Attempts to load a new bundle.", ["result"])
-        self.known = counter(
-            "recsys_state_cache_histories_total",
-            "Histories by whether their encoded state was kept (hit) or had to be made (miss).",
-            ["result"],
-        )
-        self.kept = gauge("recsys_state_cache_bytes", "Size of the kept states.")
-        self.model = gauge(
-            "recsys_model_info",
-            "1 for the model that answers.",
-            ["name", "dataset", "weights", "recsys"],
-            multiprocess_mode="livemax",
-        )
+        text = "Histories whose encoded state was kept (hit) or had to be made (miss)."
+        self.histories = counter("recsys_state_cache_histories_total", text, ["result"])
+        text, facts = "1 for the model that answers.", ["name", "dataset", "weights", "recsys"]
+        self.model = gauge("recsys_model_info", text, facts, multiprocess_mode="livemax")
         self._served: tuple[str, ...] | None = None
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
-        self.requests.labels(path, str(status)).inc()
-        self.seconds.labels(path).observe(seconds)
-
-    def batched(
-        self, question: str, size: int, seconds: float, waited: float, states: StateCache | None
-    ) -> None:
-        """Count a batch and what it found among the kept states; in the thread of the model."""
-        self.batches.labels(question).observe(size)
-        self.model_seconds.labels(question).observe(seconds)
-        self.waits.observe(waited)
-        if states is None:
-            return
-        self.known.labels("hit").inc(states.hits)
-        self.known.labels("miss").inc(states.misses)
-        states.hits = states.misses = 0
-        self.kept.set(states.bytes)
 
     def serves(self, bundle: ModelBundle) -> None:
         """Name the model that answers from now on."""
@@ -106,13 +76,11 @@ class _JsonLines(logging.Formatter):
             "event": record.getMessage(),
             **getattr(record, FACTS, {}),
         }
-        if record.exc_info and record.exc_info[0] is not None:
-            line["error"] = record.exc_info[0].__name__
-            trace = record.exc_info[2]
-            while trace is not None and trace.tb_next is not None:
-                trace = trace.tb_next
-            if trace is not None:
-                line["at"] = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        kind, _, trace = record.exc_info or (None, None, None)
+        if kind is not None:
+            line["error"] = kind.__name__
+            for last in traceback.extract_tb(trace)[-1:]:
+                line["at"] = f"{last.filename}:{last.lineno}"
         return json.dumps(line)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -51,9 +49,7 @@ def model(
 
 @pytest.fixture(scope="module")
 def server(model: Recommender, tiny_dataset: PreparedDataset) -> Iterator[Running]:
-    options = ServerSettings(
-        model.bundle.path, tiny_dataset.path, body_bytes=200_000, body_seconds=1
-    )
+    options = ServerSettings(model.bundle.path, tiny_dataset.path, body_bytes=200_000)
     with running(options) as started:
         yield started
 
@@ -226,7 +222,7 @@ def test_integer_ids_stay_integers(tmp_path: Path) -> None:
 # --- Many at a time ------------------------------------------------------------------------------
 
 
-def test_a_batch_answers_as_one_by_one(server: Running) -> None:
+def test_a_batch_answers_as_one_by_one_and_errors_are_of_one(server: Running) -> None:
     questions: list[tuple[str, dict[str, Any]]] = []
     for number in range(60):
         history = [ITEMS[(number * step) % 5] for step in range(number % 7)]
@@ -239,27 +235,21 @@ def test_a_batch_answers_as_one_by_one(server: Running) -> None:
             ("/v1/recommend", {**user, "k": 1 + number % 2}),
             ("/v1/score", {**user, "candidates": ITEMS[: 1 + number % 5]}),
         ]
-    alone = [server.get(*question) for question in questions]
+    questions += [("/v1/recommend", {"history": ["hat"], "k": 9}), ("/v1/score", {**HAT})] * 2
+    alone = [server.ask(*question) for question in questions]
     sizes: list[int] = []
     observe = server.service.thread.observe
-    server.service.thread.observe = lambda key, size, *seconds: sizes.append(size)
+    server.service.thread.observe = lambda _, size, __: sizes.append(size)
     try:
         with ThreadPoolExecutor(16) as pool:
-            together = list(pool.map(lambda question: server.get(*question), questions))
+            together = list(pool.map(lambda question: server.ask(*question), questions))
     finally:
         server.service.thread.observe = observe
     assert max(sizes) > 1
-    for batched, single in zip(together, alone, strict=True):
-        assert_same(batched["items"], single["items"])
-        assert {**batched, "items": []} == {**single, "items": []}
-
-
-def test_a_question_that_fails_fails_alone(server: Running) -> None:
-    def ask(k: int) -> int:
-        return server.ask("/v1/recommend", {"history": ["hat"], "k": k})[0]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, [3, 9, 3, 9, 3, 9, 3, 9])) == [200, 422] * 4
+    for (status, batched), (expected, single) in zip(together, alone, strict=True):
+        assert status == expected
+        assert_same(batched.pop("items", []), single.pop("items", []))
+        assert batched == single
 
 
 # --- Refusals ------------------------------------------------------------------------------------
@@ -269,32 +259,23 @@ def test_a_question_that_fails_fails_alone(server: Running) -> None:
     ("raw", "status", "rule"),
     [
         (b'{"history":', 400, "not JSON"),
-        (b"[" * 10_000, 400, "parsing the body"),
         (b'{"history": [1' + b"0" * 6_000 + b"]}", 400, "parsing the body"),
         (b"\xff", 400, "parsing the body"),
-        (b"null", 422, "dictionary"),
         (b"{}", 422, "give the history"),
-        (b'{"history": "hat"}', 422, "list"),
         (b'{"history": [1.5]}', 422, "history.0"),
         (b'{"history": ["\\ud800"]}', 422, "history.0"),
         (b'{"history": ["hat"], "times": [NaN]}', 422, "times.0"),
-        (b'{"history": ["hat"], "times": [1e300]}', 422, "out of range"),
         (b'{"history": ["hat"], "times": ["noon"]}', 422, "ISO 8601"),
         (b'{"history": ["hat"], "times": []}', 422, "one for each"),
         (b'{"history": ["hat"], "at": Infinity}', 422, "at:"),
-        (b'{"history": ["hat"], "k": 0}', 422, "k:"),
         (b'{"history": ["hat"], "k": 6}', 422, "size of the catalogue"),
         (b'{"history": ["hat"], "K": 3}', 422, "not permitted"),
         (b'{"history": ["hat"], "log": []}', 422, "no history"),
         (b'{"user_id": "zoe"}', 422, "'zoe' is not in the dataset"),
         (b'{"log": [{}]}', 422, "item_id"),
-        (b'{"log": [{"item_id": 1.5, "timestamp": 1}]}', 422, "ids must be integers or text"),
-        (b'{"log": [{"item_id": "hat", "timestamp": null}]}', 422, "missing"),
         (b'{"history": ["hat"], "allow": ["unknown"], "k": 1}', 422, "'unknown' is not in the"),
         (b'{"history": [' + b'"hat",' * 10_000 + b'"hat"]}', 422, "at most 10000"),
-        (b'{"history": ["hat"], "k": 10001}', 422, "less than or equal to 10000"),
         (b'{"history": ["' + b"a" * 300_000 + b'"]}', 413, "larger than 200000 bytes"),
-        (b'{"history": ["' + b"a" * 10_000_000 + b'"]}', 413, "larger than 200000 bytes"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
@@ -316,21 +297,6 @@ def test_unknown_items_are_refused_where_nothing_is_left(server: Running) -> Non
     assert server.ask("/v1/explain", {"history": ["nix"], "item_id": "hat"})[0] == 422
     assert server.ask("/v1/nothing", {})[0] == 404
     assert server.ask("/v1/score", method="GET")[0] == 405
-
-
-def test_slow_clients_are_sent_away_and_disturb_nobody(server: Running) -> None:
-    slow = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    slow.putrequest("POST", "/v1/recommend")
-    slow.putheader("content-length", "100")
-    slow.putheader("content-type", "application/json")
-    slow.endheaders(b'{"history":')
-    begin = time.monotonic()
-    server.get("/v1/recommend", HAT)
-    assert time.monotonic() - begin < 1
-    response = slow.getresponse()
-    assert response.status == 408
-    assert "did not arrive" in json.loads(response.read())["error"]
-    slow.close()
 
 
 def test_a_full_queue_refuses(tiny_bundle: ModelBundle) -> None:

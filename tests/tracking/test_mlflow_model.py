@@ -231,7 +231,7 @@ def test_the_server_follows_an_alias(
     tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle, store: TrackingConfig
 ) -> None:
     uri = register(tiny_bundle.path, "followed", alias="champion", tracking=store).uri
-    options = ServerSettings(uri, tracking=store, registry_seconds=0.05, reload_seconds=0.02)
+    options = ServerSettings(uri, tracking=store, reload_seconds=0.05)
     with running(options) as server:
         first = server.service.model
         time.sleep(0.3)
