@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 
@@ -20,9 +21,13 @@ app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_h
 def main() -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
-    logging.getLogger("recsys").setLevel(logging.INFO)
-    signal.signal(signal.SIGTERM, terminate)
+    is_first = os.environ.get("RANK", "0") == "0"  # torchrun numbers the processes that it starts
+    logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)
+    if "RANK" not in os.environ:  # torchrun ends its processes by SIGTERM, at once
+        signal.signal(signal.SIGTERM, terminate)
     try:
+        if os.environ.get("WORLD_SIZE", "1") != "1" and "train" not in sys.argv[1:2]:
+            raise InputError("torchrun: only train runs in several processes")
         app()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -107,7 +107,7 @@ def command(
         @wraps(function)
         def run(*, json: bool = False, verbose: bool = False, **values: Any) -> None:
             library = logging.getLogger("recsys")
-            if verbose:
+            if verbose and library.isEnabledFor(logging.INFO):  # the first process of torchrun's
                 library.setLevel(logging.DEBUG)
             if "log" in signature.parameters:
                 values["log"] = LogOptions(*map(values.pop, LogOptions._fields))

@@ -41,7 +41,8 @@ def train_model(
 ) -> None:
     """Train, choose the best epoch on validation, test once; write runs/NAME and an MLflow run.
 
-    If training is interrupted, the same command resumes it.
+    If training is interrupted, the same command resumes it. On several GPUs:
+    torchrun --nproc-per-node 2 -m recsys train ...
 
     When the log has grown: recsys train --from runs/NAME --data DATA. It matches items by their
     ids, gives new ones a start from their neighbours, and trains for a share of the epochs on new

@@ -36,8 +36,11 @@ class CrossEntropy(Section):
 
 class _Sampled(Section):
     num_negatives: int = Field(1024, ge=1, le=MAX_COUNT)
-    """Number of items drawn for each step, all equally likely, which all of its targets share. If
-    it reaches the size of the catalogue, every item is drawn once."""
+    """Number of items drawn for each step, which all of its targets share. If it reaches the size
+    of the catalogue and negatives are uniform, every item is drawn once."""
+    negatives: Literal["uniform", "popularity", "in_batch"] = "uniform"
+    """How negatives are drawn. uniform: all items equally likely; popularity: in proportion to
+    their purchases in training; in_batch: from the targets of the step."""
 
 
 class SampledSoftmax(_Sampled):
@@ -101,7 +104,7 @@ class TrainingConfig(Section):
     loss: LossConfig = CrossEntropy()
     """cross_entropy compares each target with the full catalogue, the others with negatives."""
     batch_tokens: int = Field(12_800, ge=1, le=10**9)
-    """Number of tokens in a batch, including padding."""
+    """Number of tokens in a batch, including padding, over all processes."""
     windows: Literal["newest", "all"] = "newest"
     """Training windows of a history longer than model.max_sequence_length: its newest items, or
     consecutive windows over the entire history, so that every item but the first is a target once.

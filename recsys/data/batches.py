@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -59,14 +59,27 @@ class SequenceBatch:
     features: FeatureTensors | None = None
     """The features of the inputs, never of a last target. None if the model reads none."""
 
+    def shard(self, process: int, processes: int) -> SequenceBatch:
+        """Return every P-th row for one of P processes; the rows of a batch are sorted by length.
+
+        A process without a row gets the first row without its targets.
+        """
+        if process < len(self.items):
+            return self._each(lambda values: values[process::processes].contiguous())
+        first = self._each(lambda values: values[:1].contiguous())
+        return replace(first, targets=torch.zeros_like(first.targets))
+
     def to(self, device: torch.device) -> SequenceBatch:
         """Copy the batch to a device."""
+        return self._each(lambda values: _sent(values, device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> SequenceBatch:
         return SequenceBatch(
-            _sent(self.items, device),
-            _sent(self.lengths, device),
-            _sent(self.targets, device),
-            None if self.times is None else _sent(self.times, device),
-            None if self.features is None else self.features.to(device),
+            change(self.items),
+            change(self.lengths),
+            change(self.targets),
+            None if self.times is None else change(self.times),
+            None if self.features is None else FeatureTensors(*map(change, self.features)),
         )
 
 
@@ -249,15 +262,17 @@ def _masked(
 
 
 class EpochBatches:
-    """The batches of an epoch, from a given one on, and from the batch of a state."""
+    """One process's shard of each batch, from a given epoch on, and from the batch of a state."""
 
-    def __init__(self, batches: TrainingBatches, epoch: int) -> None:
-        self._batches = batches
+    def __init__(
+        self, batches: TrainingBatches, epoch: int, process: int = 0, processes: int = 1
+    ) -> None:
+        self._batches, self._process, self._processes = batches, process, processes
         self._batches.epoch = epoch
         self._served = self._skipped = 0
         self._read = self._padded = 0
         self.num_tokens = batches.num_tokens
-        """Number of tokens of an epoch, without padding."""
+        """Number of tokens of an epoch in all processes, without padding."""
 
     @property
     def padding_share(self) -> float:
@@ -283,7 +298,7 @@ class EpochBatches:
             self._padded += batch.items.numel()
             if number > skipped:
                 self._served = number
-                yield batch
+                yield batch if self._processes == 1 else batch.shard(self._process, self._processes)
 
 
 def histories_after(histories: Histories, time: int | None) -> Bools:

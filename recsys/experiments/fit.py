@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import Checkpoint, TrainingState
-from recsys.training.device import with_precision
+from recsys.training.device import process, with_precision
 from recsys.training.epochs import Curve
 from recsys.training.refit import Fitted, with_enough_epochs
 
@@ -64,7 +64,8 @@ def fit(
     training early, or skips the refit, and the best epoch so far is used; the run is then tagged
     ``interrupted``. A run that ended in another way, or before the last member of a mean was in
     training, resumes from its checkpoint, ``OUT.checkpoint`` (of a member ``OUT.checkpoint.N``),
-    with the same result as an uninterrupted one.
+    with the same result as an uninterrupted one. Of processes started by torchrun the first one
+    evaluates, writes and returns; the others end with the training.
 
     Args:
         experiment: all settings; see `Experiment.with_data` for those of the data.
@@ -82,9 +83,10 @@ def fit(
         RecordError: the store failed at the end. The bundle and the tables are in ``out``, and the
             checkpoint is kept: another call records them, and trains nothing again.
         Terminated: SIGTERM; run it again to resume.
+        SystemExit: the training has ended, and this is not the first process.
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
-    with sole_use(out, "trains it"):
+    with sole_use(out, "trains it") if process() == 0 else nullcontext():
         if experiment.baseline is not None:
             check_out(out)
             return fit_baseline_bundle(experiment, dataset, out)
@@ -110,6 +112,14 @@ def _fit(
     candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
     files = checkpoint_files(out, experiment, dataset)
     found = [None if fresh else file.read() for file in files]
+    if process() > 0:
+        train_all(
+            *(start, dataset, held_out.valid, found),
+            report=lambda *_: None,
+            save=lambda *_: None,
+            progress=progress,
+        )
+        raise SystemExit
     check_out(out)
     if fresh:  # those of other members too, if the experiment had more
         name = f"{out.name}.checkpoint"

@@ -100,7 +100,8 @@ class SaveState(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
         """Save the state if it is due and the epoch is not over."""
-        if not trainer.is_last_batch and time.monotonic() - self._last >= self._interval:
+        due = time.monotonic() - self._last >= self._interval
+        if not trainer.is_last_batch and trainer.strategy.broadcast(due):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
@@ -108,8 +109,11 @@ class SaveState(pl.Callback):
         self._save(trainer)
 
     def on_exception(self, trainer: pl.Trainer, _: object, exception: BaseException) -> None:
-        """Save the state at a SIGTERM, which Lightning handles between two steps."""
-        if isinstance(exception, SIGTERMException):
+        """Save the state at a SIGTERM, which Lightning handles between two steps.
+
+        Several processes may handle it at different steps, and would wait for each other.
+        """
+        if isinstance(exception, SIGTERMException) and trainer.world_size == 1:
             self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:

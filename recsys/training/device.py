@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
 import torch
+from torch import distributed
 
 from recsys.config import Experiment
 from recsys.machine import WORTHWHILE, median_share
@@ -22,14 +24,27 @@ a context there: nothing is wrong, and users cannot avoid it."""
 Precision = Literal["bf16", "float32"]
 
 
+def processes() -> int:
+    """Return the number of processes that torchrun started; without it there is one."""
+    started = distributed.is_available() and distributed.is_torchelastic_launched()
+    return int(os.environ["WORLD_SIZE"]) if started else 1
+
+
+def process() -> int:
+    """Return the number of this process, from 0; the first one alone tests, writes and logs."""
+    return int(os.environ["RANK"]) if processes() > 1 else 0
+
+
 def training_device() -> str:
     """Return what trainings run on: cuda, or cpu."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def gpus() -> list[int]:
-    """Return the GPU that this process computes on, if any."""
-    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    """Return the GPU that this process computes on, if any; of several processes each has one."""
+    if not torch.cuda.is_available():
+        return []
+    return [int(os.environ["LOCAL_RANK"]) if processes() > 1 else torch.cuda.current_device()]
 
 
 def gpu_memory() -> int | None:
@@ -48,7 +63,7 @@ def settle_precision(experiment: Experiment) -> Precision:
     """Return the precision of the matrix products of a training, and log it with the reason.
 
     ``auto`` is bf16 on a GPU that supports it. On a CPU the product of states and candidates is
-    timed in both, because no processor flag tells.
+    timed in both, because no processor flag tells; several processes might not agree.
     """
     settled: Precision
     if experiment.training.precision != "auto":
@@ -57,6 +72,8 @@ def settle_precision(experiment: Experiment) -> Precision:
         supported = torch.cuda.is_bf16_supported(including_emulation=False)
         settled = "bf16" if supported else "float32"
         reason = f"the GPU {'supports it' if supported else 'has no bf16'}"
+    elif processes() > 1:
+        settled, reason = "float32", "several processes on CPUs"
     else:
         share = bf16_share(experiment.model.embedding_dim)
         settled = "bf16" if share < WORTHWHILE else "float32"

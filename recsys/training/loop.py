@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import warnings
@@ -16,6 +17,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from rich.progress import Progress
@@ -41,6 +43,8 @@ from recsys.training.device import (
     NO_CUBLAS_CONTEXT,
     gpu_memory,
     gpus,
+    process,
+    processes,
     settle_precision,
     training_device,
 )
@@ -124,14 +128,16 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         and the curve is marked as interrupted. The caller's random state is restored.
 
     Raises:
-        InputError: no history has two items; the model does not fit into the memory; or the
-            training diverged.
+        InputError: no history has two items; the model does not fit into the memory; the training
+            diverged; or several processes have negatives to draw.
         KeyboardInterrupt: Ctrl-C before the first validation, or without one.
         Terminated: SIGTERM; the state was saved.
     """
     keep_freed_memory()
     batches = build_batches(experiment, histories, warm)
     config, curve = experiment.training, Curve() if start is None else start.curve
+    if processes() > 1 and config.loss.kind != "cross_entropy":
+        raise InputError(f"training.loss.kind={config.loss.kind}: trains in one process")
     schedule = Schedule.plan(config, epochs, len(batches))
     with torch.random.fork_rng(gpus()), _gpu_memory_suffices(config.batch_tokens):
         torch.manual_seed(experiment.seed)
@@ -142,7 +148,7 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         if validation is not None:
             scorer = ModelScorer(module.model, experiment.model.max_sequence_length)
             validate = partial(evaluate, scorer, validation, "valid", experiment.evaluation.seen)
-        epoch_batches = EpochBatches(batches, len(curve.epochs))
+        epoch_batches = EpochBatches(batches, len(curve.epochs), process(), processes())
         recorder = EpochRecorder(module, validate, config, epochs, epoch_batches, report, curve)
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
@@ -151,7 +157,8 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         callbacks.append(recorder)
         if save is not None:
             callbacks.append(SaveState(recorder, config.checkpoint_minutes * 60))
-        callbacks.append(ProgressLine(experiment.name, recorder, progress))
+        if process() == 0:
+            callbacks.append(ProgressLine(experiment.name, recorder, progress))
         if not recorder.should_stop:
             trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
             with _signals_end_it(trainer, curve):
@@ -184,7 +191,8 @@ def new_module(
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
         warm.initialise(model, histories)
-    return TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
+    counts = torch.from_numpy(interactions)
+    return TrainingModule(model, config, schedule, counts, exclude_seen=exclude_seen)
 
 
 def build_batches(
@@ -233,7 +241,10 @@ def _trainer(
     return pl.Trainer(
         max_epochs=epochs,  # the recorder may stop earlier
         accelerator=training_device(),
-        devices=gpus() or 1,
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]) if processes() > 1 else gpus() or 1,
+        num_nodes=processes() // int(os.environ["LOCAL_WORLD_SIZE"]) if processes() > 1 else 1,
+        # All processes make the same buffers, which nothing changes: none are sent in a step.
+        strategy=DDPStrategy(forward_sync_buffers=False) if processes() > 1 else "auto",
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision="bf16-mixed" if curve.precision == "bf16" else "32-true",
         callbacks=callbacks,

@@ -6,10 +6,9 @@ all would not fit into memory. Negatives are drawn once per step and shared by a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -247,19 +246,37 @@ def _aligned(side: Tensor) -> Tensor:
 # --- Against sampled negatives --------------------------------------------------------------------
 
 
-def draw_negatives(count: int, num_items: int, device: torch.device) -> tuple[Tensor, float]:
-    """Draw the negatives of a step: item tokens [C], each item equally likely.
+def draw_negatives(
+    kind: Literal["uniform", "popularity", "in_batch"],
+    count: int,
+    interactions: Tensor,
+    targets: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Draw the negatives of a step, of which some may be equal.
 
-    A draw as large as the catalogue has every item once.
+    Args:
+        kind: uniform: all items are equally likely, and a draw as large as the catalogue has every
+            item once; popularity: in proportion to their interactions; in_batch: from the targets.
+        count: C, the number of negatives.
+        interactions: of each item in training [I + 1], by item token, float; 0 of PAD.
+        targets: item tokens [B, L], PAD for none.
 
     Returns:
-        The tokens, and the log of the expected count of each item in a draw, which sampled softmax
-        subtracts from its logit so that the draw represents the full catalogue.
+        Item tokens [C], and the log of the expected count of each of these items in a draw, which
+        sampled softmax subtracts from its logit so that the draw represents the full catalogue.
     """
-    items = torch.arange(1, num_items + 1, device=device)
-    if count < num_items:
-        items = torch.randint(1, num_items + 1, (count,), device=device)
-    return items, math.log(min(count / num_items, 1))
+    num_items = len(interactions) - 1
+    if kind == "uniform":
+        items = torch.arange(1, num_items + 1, device=targets.device)
+        if count < num_items:
+            items = torch.randint(1, num_items + 1, (count,), device=targets.device)
+        return items, torch.full_like(items, min(count / num_items, 1), dtype=torch.float32).log()
+    if kind == "popularity":
+        items = torch.multinomial(interactions, count, replacement=True)
+    else:
+        pool = targets[targets != PAD]
+        items = pool[torch.randint(len(pool), (count,), device=targets.device)]
+    return items, (interactions[items] * (count / interactions.sum())).log()
 
 
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

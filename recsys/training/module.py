@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
-from torch import Tensor, float64, nn
+from torch import Tensor, distributed, float64, nn
 
 from recsys.config import (
     CrossEntropy,
@@ -45,14 +45,16 @@ def mean_loss(
     history: HistoryRepresentation,
     targets: Tensor,
     seen: Tensor | None,
+    interactions: Tensor,
 ) -> Tensor:
     """Return the mean loss of the targets [B, L], PAD for none.
 
     ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
-    items are wrong answers like any other.
+    items are wrong answers like any other. ``interactions`` [I + 1] are those of each item in
+    training, by item token.
     """
     if not isinstance(config, CrossEntropy):
-        return _sampled_loss(config, model, history, targets, seen)
+        return _sampled_loss(config, model, history, targets, seen, interactions)
     head, table = model.head, model.items.table()
     before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
     if not head.attends:
@@ -74,13 +76,14 @@ def _sampled_loss(
     history: HistoryRepresentation,
     targets: Tensor,
     seen: Tensor | None,
+    interactions: Tensor,
 ) -> Tensor:
     """`mean_loss` against negatives that all positions share.
 
     Item embeddings are read row by row, so that their gradient is sparse.
     """
     head, count = model.head, config.num_negatives
-    items, log_expected = draw_negatives(count, model.num_items, targets.device)
+    items, log_expected = draw_negatives(config.negatives, count, interactions, targets)
     candidates = head.represent_candidates(model.items(items))
     of_targets = head.represent_candidates(model.items(targets))
     target_logits = exact(head.score_targets(history, of_targets))
@@ -208,11 +211,20 @@ class TrainingModule(pl.LightningModule):
         model: the model.
         config: loss and optimiser.
         schedule: the learning-rate schedule.
+        interactions: of each item in training [I + 1], by item token.
         exclude_seen: whether items seen before a target are excluded from its negatives.
     """
 
+    _interactions: Tensor
+
     def __init__(
-        self, model: Model, config: TrainingConfig, schedule: Schedule, *, exclude_seen: bool
+        self,
+        model: Model,
+        config: TrainingConfig,
+        schedule: Schedule,
+        interactions: Tensor,
+        *,
+        exclude_seen: bool,
     ) -> None:
         super().__init__()
         self.model = model
@@ -223,6 +235,7 @@ class TrainingModule(pl.LightningModule):
         self._config = config
         self._exclude_seen = exclude_seen
         self._random: Tensor | None = None
+        self.register_buffer("_interactions", interactions.float(), persistent=False)
         if config.loss.kind != "cross_entropy":
             use_sparse_gradients(model)
 
@@ -253,7 +266,11 @@ class TrainingModule(pl.LightningModule):
         history, seen = self.teacher_forced(batch)
         loss = self.loss(history, batch.targets, seen)
         targets = (batch.targets != PAD).sum()
-        self.sums += torch.stack([loss.detach().double() * targets, targets])
+        sums = torch.stack([loss.detach().double() * targets, targets])
+        if self.trainer.world_size > 1:  # the gradients are averaged, but not by the targets
+            distributed.all_reduce(sums)
+            loss *= targets * self.trainer.world_size / sums[1]
+        self.sums += sums
         return loss
 
     def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
@@ -264,7 +281,9 @@ class TrainingModule(pl.LightningModule):
     def loss(self, history: HistoryRepresentation, targets: Tensor, seen: Tensor) -> Tensor:
         """Return the mean loss of the targets [B, L], given what `teacher_forced` returned."""
         excluded = seen if self._exclude_seen else None
-        return mean_loss(self._config.loss, self.model, history, targets, excluded)
+        return mean_loss(
+            self._config.loss, self.model, history, targets, excluded, self._interactions
+        )
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return fused AdamW and a schedule that is stepped after every batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
@@ -34,7 +35,9 @@ from recsys.training.losses import (
 )
 from recsys.training.module import mean_loss, use_sparse_gradients
 
-ITEMS, CPU = 11, torch.device("cpu")
+ITEMS = 11
+INTERACTIONS = torch.arange(ITEMS + 1.0)
+"""By item token; item 0 is none."""
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
 # The last sequence is padded, and items repeat.
 INPUTS = ModelInputs(
@@ -109,7 +112,9 @@ def test_all_items_as_negatives_give_full_cross_entropy(
     found = []
     for config in (CrossEntropy(), sampled):
         history, seen = model.teacher_forced(INPUTS, TARGETS)
-        value = mean_loss(config, model, history, TARGETS, seen if exclude_seen else None)
+        value = mean_loss(
+            config, model, history, TARGETS, seen if exclude_seen else None, INTERACTIONS
+        )
         gradients = torch.autograd.grad(
             value, list(model.parameters()), allow_unused=True, materialize_grads=True
         )
@@ -121,9 +126,9 @@ def test_all_items_as_negatives_give_full_cross_entropy(
 @pytest.mark.parametrize(
     "config",
     [
-        SampledSoftmax(kind="sampled_softmax", num_negatives=4),
+        SampledSoftmax(kind="sampled_softmax", num_negatives=4, negatives="popularity"),
         BinaryCrossEntropy(kind="bce", num_negatives=4),
-        GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4),
+        GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4, negatives="in_batch"),
         GeneralisedBinaryCrossEntropy(kind="gbce", num_negatives=4, calibration=0),
     ],
 )
@@ -133,18 +138,18 @@ def test_the_loss_equals_the_plain_formula_at_each_position(
     model = make_model(head)
     history, seen = model.teacher_forced(INPUTS, TARGETS)
     torch.manual_seed(1)
-    found = mean_loss(config, model, history, TARGETS, seen)
+    found = mean_loss(config, model, history, TARGETS, seen, INTERACTIONS)
     torch.manual_seed(1)
-    negatives, _ = draw_negatives(4, ITEMS, CPU)
+    negatives, log_expected = draw_negatives(config.negatives, 4, INTERACTIONS, TARGETS)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
     for b in range(3):
         for t in range(int(INPUTS.lengths[b])):
             target, before = int(TARGETS[b, t]), set(INPUTS.items[b, : t + 1].tolist())
-            others = [n for n in negatives.tolist() if n != target and n not in before]
-            right, wrong = scores[b, t, target], scores[b, t, others]
+            counts = [n != target and n not in before for n in negatives.tolist()]
+            right, wrong = scores[b, t, target], scores[b, t, negatives[counts]]
             if isinstance(config, SampledSoftmax):
-                denominator = right.exp() + wrong.exp().sum() * ITEMS / 4
+                denominator = right.exp() + (wrong - log_expected[counts]).exp().sum()
                 losses.append(denominator.log() - right)
                 continue
             weight = 1.0
@@ -155,16 +160,26 @@ def test_the_loss_equals_the_plain_formula_at_each_position(
     assert found.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
 
 
-def test_negatives_are_drawn_evenly_and_all_of_a_small_catalogue() -> None:
-    every, log_expected = draw_negatives(20, ITEMS, CPU)
-    assert every.tolist() == list(range(1, ITEMS + 1))
-    assert log_expected == 0
+@pytest.mark.parametrize("kind", ["uniform", "popularity", "in_batch"])
+def test_negatives_have_their_expected_frequency(
+    kind: Literal["uniform", "popularity", "in_batch"],
+) -> None:
     torch.manual_seed(0)
-    draws = [draw_negatives(4, ITEMS, CPU) for _ in range(3000)]
-    counts = torch.bincount(torch.cat([items for items, _ in draws]), minlength=ITEMS + 1)
-    assert counts[0] == 0
-    expected = 3000 * math.exp(draws[0][1])
-    assert counts[1:].tolist() == pytest.approx([expected] * ITEMS, rel=0.15)
+    interactions = torch.tensor([0, 1, 2, 0, 4, 3])
+    targets = torch.repeat_interleave(torch.arange(6), interactions)[None]
+    counts, expected = torch.zeros(6), torch.zeros(6)
+    for _ in range(3000):
+        items, log_expected = draw_negatives(kind, 4, interactions.float(), targets)
+        counts += torch.bincount(items, minlength=6)
+        expected[items] = log_expected.exp()
+    torch.testing.assert_close(counts / 3000, expected, rtol=0.1, atol=0)
+    assert expected.count_nonzero() == (5 if kind == "uniform" else 4)
+
+
+def test_a_uniform_draw_as_large_as_the_catalogue_has_every_item_once() -> None:
+    items, log_expected = draw_negatives("uniform", 20, INTERACTIONS, TARGETS)
+    assert items.tolist() == list(range(1, ITEMS + 1))
+    assert not log_expected.any()
 
 
 def test_repeated_negatives_and_more_seen_items_than_positions() -> None:
@@ -194,7 +209,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     history, seen = model.teacher_forced(
         ModelInputs(INPUTS.items[:1], INPUTS.lengths[:1]), TARGETS[:1]
     )
-    mean_loss(config, model, history, TARGETS[:1], seen).backward()
+    mean_loss(config, model, history, TARGETS[:1], seen, INTERACTIONS).backward()
     gradient = model.items.weight.grad
     assert gradient is not None
     assert gradient.is_sparse
@@ -209,7 +224,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
 def test_a_step_without_targets_costs_nothing_and_teaches_nothing(config: LossConfig) -> None:
     model, nothing = make_model(DotProduct()), torch.zeros_like(TARGETS)
     history, seen = model.teacher_forced(INPUTS, nothing)
-    loss = mean_loss(config, model, history, nothing, seen)
+    loss = mean_loss(config, model, history, nothing, seen, INTERACTIONS)
     assert loss.item() == 0
     loss.backward()
     assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
