@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from recsys.config import parse_experiment
-from recsys.data.features.encoders import Encoders, FeatureEncoder, features_of
+from recsys.data.features import Encoders, FeatureEncoder, features_of
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer

@@ -19,7 +19,7 @@ from recsys.config import (
     Split,
 )
 from recsys.data.database import dates_in, memory_limit, numbers_in, present
-from recsys.data.features.columns import COLUMN_CLASSES, FeatureCells
+from recsys.data.features import COLUMN_CLASSES, FeatureCells
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import cut_points

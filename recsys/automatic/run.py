@@ -29,7 +29,7 @@ from recsys.automatic.racer import Context, Racer
 from recsys.automatic.rules import TIME_LIMITS, Kind, Plan, choose_settings, propose
 from recsys.automatic.state import State
 from recsys.config import DataConfig, dump_experiment, parse_experiment
-from recsys.data.features.encoders import Encoders
+from recsys.data.features import Encoders
 from recsys.data.preparation import held, write_dataset
 from recsys.data.prepared import LogWords, PreparedDataset, with_words
 from recsys.data.sources import find_named_dataset, source_name

@@ -62,7 +62,6 @@ from recsys.config.model import (
     NumberFeature,
     SequenceToSequenceConfig,
     TargetAttention,
-    TextFeature,
     TransformerConfig,
     VectorFeature,
 )

@@ -34,14 +34,6 @@ class NumberFeature(_Column):
     kind: Literal["number"]
 
 
-class TextFeature(_Column):
-    """Words, such as a title, as TF-IDF vectors reduced by a truncated SVD."""
-
-    kind: Literal["text"]
-    dims: int = Field(32, ge=1, le=MAX_WIDTH)
-    """Dimensions of the reduced vectors; fewer than the words that at least two rows share."""
-
-
 class VectorFeature(_Column):
     """A vector from elsewhere, such as a text or image embedding: a list of numbers per item.
 
@@ -61,7 +53,7 @@ def _feature_kind(feature: object) -> object:
 
 Feature = Annotated[
     Annotated[
-        CategoryFeature | CategoriesFeature | NumberFeature | TextFeature | VectorFeature,
+        CategoryFeature | CategoriesFeature | NumberFeature | VectorFeature,
         Field(discriminator="kind"),
     ],
     BeforeValidator(_feature_kind),

@@ -15,7 +15,7 @@ from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, Log, conditions_of, filter_log, log_of_rows, read_log, settle
 from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest, read_own_table
-from recsys.data.preparation import PATIENCE, build, describe, open_log, put_in_place, read_features
+from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import OpenTable, TableSource
 from recsys.data.times import is_compact
@@ -82,13 +82,14 @@ def append(
                 f"{new.time_format!r}, and those of {path} were not: {_ANEW}, with --time-format "
                 f"{TIME_IS_NUMBER} if none is a date"
             )
-        if when := _appended_before(old, new):
-            logger.warning("%s: its rows are in %s already, %s", new.origin, path, when)
+        earlier = (entry.log_fingerprint for entry in old.manifest.appended)
+        if new.fingerprint in (old.manifest.log_fingerprint, *earlier):
+            logger.warning("%s: its rows are in %s already", new.origin, path)
             return old
         before, added = _rows_of(old), _rows_of_log(new, old)
         _refuse_unordered_ties(before, added, config, new.origin)
-        rows = pl.concat([before, added])
         connection = database((), folder)
+        rows = pl.concat([before, added])
         log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection)
         log.fingerprint, log.time_format = old.manifest.log_fingerprint, old.config.time_format
         for dropped in (old.manifest.dropped, new.dropped):
@@ -99,14 +100,6 @@ def append(
         people = _of_persons(old.user_table, config)
         item_rows = read_features(items, config, "the item table")
         user_rows = read_features(users, config, "the user table")
-        contents = build(
-            log,
-            config,
-            folder / "arrays",
-            grown_features(old.item_table, item_rows, new.columns.item_id, str(path)),
-            grown_features(people, user_rows, new.columns.user_id, str(path)),
-            old.num_items,
-        )
         entry = AppendedLog(
             source=new.origin,
             appended_at=datetime.now(UTC).isoformat(" ", "seconds"),
@@ -114,8 +107,16 @@ def append(
             log_fingerprint=new.fingerprint,
             fingerprint_before=old.fingerprint,
         )
-        manifest = describe(log, contents, old.config, (*old.manifest.appended, entry))
-        put_in_place(contents, manifest, path, folder / "arrays")
+        manifest = build(
+            log,
+            old.config,
+            folder / "files",
+            grown_features(old.item_table, item_rows, new.columns.item_id, str(path)),
+            grown_features(people, user_rows, new.columns.user_id, str(path)),
+            old.num_items,
+            (*old.manifest.appended, entry),
+        )
+        put_in_place(manifest, folder / "files", path)
     return PreparedDataset.open(path)
 
 
@@ -124,33 +125,23 @@ def append(
 
 def _refuse_what_needs_old_rows(old: PreparedDataset, table: OpenTable, config: DataConfig) -> None:
     """Refuse settings that cannot be applied without rows that the dataset does not have."""
-    path, dropped = old.path, old.manifest.dropped
     if old.manifest.columns.timestamp == ROW_ORDER:
-        raise InputError(f"{path}: its times are numbers of the rows of its log: {_ANEW}")
+        raise InputError(f"{old.path}: its times are numbers of the rows of its log: {_ANEW}")
     lossy = ["min_user_interactions", "min_item_interactions"]
     if config.session_gap is not None:  # sessions were split before these dropped rows
         lossy += ["since", "test_until", "duplicates"]
     for name in lossy:
-        if count := dropped.get(name, 0):
-            key = f"split.{name}" if name == "test_until" else name
+        if count := old.manifest.dropped.get(name, 0):
             raise InputError(
-                f"{path}: data.{key} dropped {count:,} rows, which new ones may bring back or join "
+                f"{old.path}: {name} dropped {count:,} rows, which new ones may bring back or join "
                 f"in a session, and they are not kept: {_ANEW}"
             )
     for condition in conditions_of(config, table.names, table.origin).values():
         if condition.compares_rows:
             raise InputError(
-                f"{path}: data.where {condition.written!r} compares rows with others, and those it "
-                f"dropped are not kept: {_ANEW}"
+                f"{old.path}: data.where {condition.written!r} compares rows with others, and "
+                f"those it dropped are not kept: {_ANEW}"
             )
-
-
-def _appended_before(old: PreparedDataset, log: Log) -> str:
-    """Return when the rows of a log came into a dataset; empty if they are not there."""
-    if log.fingerprint == old.manifest.log_fingerprint:
-        return "since it was prepared"
-    entries = (e for e in old.manifest.appended if e.log_fingerprint == log.fingerprint)
-    return next((f"since {entry.appended_at}" for entry in entries), "")
 
 
 def _refuse_unordered_ties(
@@ -159,12 +150,10 @@ def _refuse_unordered_ties(
     """Refuse new rows at the time of old ones of the same user, if a column orders such rows."""
     if config.columns is None or config.columns.position is None:
         return
-    ties = added.join(before, on=["user_id", "timestamp"], how="semi")
-    if not ties.is_empty():
-        user, time = ties.row(0, named=True)["user_id"], ties["timestamp"][0]
+    for row in added.join(before, on=["user_id", "timestamp"], how="semi").head(1).to_dicts():
         raise InputError(
-            f"{origin}: user {user!r} has rows at {time} in the dataset too, and data.columns."
-            f"position ({config.columns.position!r}) of these is not kept: {_ANEW}"
+            f"{origin}: user {row['user_id']!r} has rows at {row['timestamp']} in the dataset too, "
+            f"and data.columns.position ({config.columns.position!r}) of these is not kept: {_ANEW}"
         )
 
 
@@ -175,13 +164,11 @@ def _rows_of(old: PreparedDataset) -> pl.DataFrame:
     """Return the interactions of a dataset as the rows of a log, user by user, in order."""
     table = old.interaction_table
     if places := np.flatnonzero(old.items == PAD).tolist():
-        outside = read_own_table(old.path / f"{OUTSIDE}.parquet", ["item_id"])["item_id"]
-        ids = table["item_id"].clone().scatter(places, outside)
-        table = table.with_columns(ids)
-    table = _of_persons(table, old.config)
-    times = pl.Series("timestamp", np.asarray(old.timestamps))
+        outside = read_own_table(old.path / OUTSIDE, ["item_id"])["item_id"]
+        table = table.with_columns(table["item_id"].clone().scatter(places, outside))
     kept = [pl.col(name).alias(KEPT + name) for name in old.config.keep]
-    return table.select("user_id", "item_id", times, *kept)
+    times = pl.Series("timestamp", np.asarray(old.timestamps))
+    return _of_persons(table, old.config).select("user_id", "item_id", times, *kept)
 
 
 def _rows_of_log(log: Log, old: PreparedDataset) -> pl.DataFrame:

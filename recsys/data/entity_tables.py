@@ -7,7 +7,6 @@ from typing import cast
 
 import polars as pl
 
-from recsys.config import Columns, DataConfig
 from recsys.data.database import dates_in, numbers_in, with_nulls
 from recsys.errors import InputError
 
@@ -16,40 +15,32 @@ logger = logging.getLogger(__name__)
 _POINT = r"\.[0-9]|e[+-]"
 _DECIMAL = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-][0-9]+)?$"
 """A number as Python and pandas write it; 007 is none, and neither is 12E4."""
+_WHOLE = r"^(?:-?[0-9]{1,15}\.0|0|-?[1-9][0-9]{0,17})$"
+_CODE = r"^-?0[0-9]"
+"""Digits that are text."""
+BOOLEANS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
+"""The spellings of booleans in text, which are numbers elsewhere."""
+_SPELLED = (
+    r"^(?:(-?(?:0|[1-9]\d*))\.0+|(-?(?:0|[1-9]\d*)\.\d*[1-9])0+"
+    r"|(\d{4}-\d{2}-\d{2})[T ]00:00(?::00(?:\.0+)?)?)$"
+)
+"""A number with zeros behind the point, or a date at midnight."""
 
 
-def feature_tables(
-    user_ids: pl.Series,
-    item_ids: pl.Series,
-    users: pl.DataFrame | None,
-    items: pl.DataFrame | None,
-    config: DataConfig,
-    columns: Columns,
-    origin: str,
-) -> dict[str, pl.DataFrame]:
-    """Return the user and the item table: the ids of a dataset and their features.
-
-    A table may name its ids as the log does. One that has none of the users or items, or one of
-    them twice, is an `InputError`.
-    """
-    people = user_ids if config.session_gap is None else user_of_session(user_ids)
-    return {
-        "users": _with_features(
-            user_ids, people, users, columns.user_id, f"user table for {origin}"
-        ),
-        "items": _with_features(
-            item_ids, item_ids, items, columns.item_id, f"item table for {origin}"
-        ),
-    }
-
-
-def _with_features(
+def with_features(
     ids: pl.Series, feature_ids: pl.Series, features: pl.DataFrame | None, column: str, origin: str
 ) -> pl.DataFrame:
-    """Join features to ids; null if an id has none.
+    """Join features to the ids of a dataset; null if an id has none.
 
-    ``feature_ids`` are the ids whose features each of them has: sessions of a user share one. The
-    id column is called as the ids are, or ``column``, as in the log.
+    Args:
+        ids: the ids.
+        feature_ids: those whose features each of them has: sessions of a user share one.
+        features: the table; ``column`` or the name of the ids is its column of ids.
+        column: what the ids are called in the log.
+        origin: the name of the table in messages.
+
+    Raises:
+        InputError: the table has none of the ids, or one of them twice.
     """
     if features is None:
         return ids.to_frame()
@@ -106,6 +97,9 @@ def with_ids_of_log(
     return features.with_columns(plain_ids(features[key]))
 
 
+# --- Values ---------------------------------------------------------------------------------------
+
+
 def with_decimals(values: pl.Series) -> pl.Series:
     """Return text as floats if all of it is decimals, which text files cannot tell from text.
 
@@ -132,17 +126,8 @@ def as_lists(column: pl.Series) -> pl.Series:
     return column.cast(pl.List(cast("pl.List", column.dtype).inner))
 
 
-# --- Values ---------------------------------------------------------------------------------------
-
-_WHOLE = r"^(?:-?[0-9]{1,15}\.0|0|-?[1-9][0-9]{0,17})$"
-
-
 def user_of_session(sessions: pl.Series) -> pl.Series:
-    """Return USER for USER#1, USER#2 and so on.
-
-    >>> user_of_session(pl.Series(["a#1", "b#7#12"])).to_list()
-    ['a', 'b#7']
-    """
+    """Return USER for USER#1, USER#2 and so on."""
     return sessions.str.replace(r"#\d+$", "")
 
 
@@ -171,15 +156,6 @@ def plain_ids(ids: pl.Series) -> pl.Series:
     return integers if (integers == ids).fill_null(ids.is_null()).all() else ids
 
 
-BOOLEANS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
-"""The spellings of booleans in text, which are numbers elsewhere."""
-_SPELLED = (
-    r"^(?:(-?(?:0|[1-9]\d*))\.0+|(-?(?:0|[1-9]\d*)\.\d*[1-9])0+"
-    r"|(\d{4}-\d{2}-\d{2})[T ]00:00(?::00(?:\.0+)?)?)$"
-)
-"""A number with zeros behind the point, or a date at midnight."""
-
-
 def plain_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     """Write values in one way, whatever type they come in, without blanks around them.
 
@@ -204,21 +180,14 @@ def plain_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 # --- Tables that grow -----------------------------------------------------------------------------
 
-_CODE = r"^-?0[0-9]"
-"""Digits that are text."""
-
 
 def as_stored(values: pl.Series, dtype: pl.DataType, name: str, place: str) -> pl.Series:
     """Return `converted` values of a column, by its name in messages, of the dataset at a place."""
     stored = converted(values, dtype)
     if stored is None:
-        new, stored_as = (
-            "integers" if kind.is_integer() else "text" if kind == pl.String else str(kind)
-            for kind in (values.dtype, dtype)
-        )
         raise InputError(
-            f"{name}: is {new}, and {stored_as} in {place}: give it the same type, or prepare the "
-            "whole log anew"
+            f"{name}: is {values.dtype}, and {dtype} in {place}: give it the same type, or prepare "
+            "the whole log anew"
         )
     return stored
 
@@ -280,12 +249,11 @@ def grown_features(
             f"{', '.join(known.columns)}: give all of these and no others, or prepare the whole "
             "log anew"
         )
-    stored = {
-        name: as_stored(added[name], known[name].dtype, f"{origin}: column {name!r}", place)
+    rows = pl.DataFrame({key: added[key].cast(pl.String)}).with_columns(
+        as_stored(added[name], known[name].dtype, f"{origin}: column {name!r}", place)
         if known[name].null_count() < len(known)
         else added[name]
         for name in features
-    }
-    rows = pl.DataFrame({key: added[key].cast(pl.String), **stored})
-    old = old.filter(~pl.col(key).cast(pl.String).is_in(rows[key].implode()))
+    )
+    old = old.with_columns(pl.col(key).cast(pl.String)).join(rows, on=key, how="anti")
     return pl.concat([old.cast(rows.schema), rows])

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa  # type: ignore[import-untyped]
-from narwhals.exceptions import NarwhalsError
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from numpy.typing import NDArray
 
 from recsys.config import Backtest, DataConfig
 from recsys.data.database import in_one_line, memory_setting
 from recsys.data.database import name as quoted
-from recsys.data.entity_tables import feature_tables
+from recsys.data.entity_tables import as_lists, is_vectors, user_of_session, with_features
 from recsys.data.frames import readable_again
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.log import BLOCK, KEPT, Log, filter_log, read_log, settle
-from recsys.data.manifest import (
-    AppendedLog,
-    Contents,
-    Manifest,
-    count_copies,
-    count_rows,
-    dataset_fingerprint,
-    write_contents,
-)
+from recsys.data.manifest import INTERACTIONS, OUTSIDE, AppendedLog, Manifest, count_copies
 from recsys.data.sources import Engine, find_named_dataset, is_spark_frame, read_named
 from recsys.data.spark import spark_table
 from recsys.data.splits import SplitChoice, cut_points, folds, user_blocks
@@ -36,6 +30,7 @@ from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in
 from recsys.errors import InputError
 from recsys.folders.atomic import new_folder, work_folder
+from recsys.folders.digests import folder_sha256
 from recsys.folders.locks import sole_use
 from recsys.progress import stage
 
@@ -45,6 +40,8 @@ PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
 _NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
+_ROW_GROUP = 1 << 18
+"""Rows that are written, or become text for the fingerprint, at a time."""
 
 
 def write_dataset(
@@ -83,16 +80,32 @@ def write_dataset(
             progress.advance()
             progress.say("writing")
             features = item_table if items is not None else named_items
-            contents = build(
-                log, settled, folder / "arrays", features, user_table, choose_split=choose_split
-            )
+            files = folder / "files"
+            manifest = build(log, settled, files, features, user_table, choose_split=choose_split)
             progress.advance()
-            manifest = describe(log, contents, settled)
             with sole_use(out, "prepares it", PATIENCE):
-                previous = Manifest.load_if_valid(out)
-                if previous is None or not manifest.has_same_content(previous):
-                    _warn_of_lost_logs(previous, log.origin, out)
-                    put_in_place(contents, manifest, out, folder / "arrays")
+                if not _is_there(manifest, out):
+                    put_in_place(manifest, files, out)
+
+
+def _is_there(manifest: Manifest, out: Path) -> bool:
+    """Return whether a folder holds this dataset, and what an append needs beside it, intact."""
+    previous = Manifest.previous(out)
+    if previous is None or not manifest.has_same_content(previous):
+        return False
+    try:
+        previous.verify(out)
+    except InputError:
+        return False
+    return True
+
+
+def put_in_place(manifest: Manifest, files: Path, out: Path) -> None:
+    """Let the files of a dataset, and its manifest, take the place of what is there."""
+    with new_folder(out) as folder:
+        for file in files.iterdir():
+            file.rename(folder / file.name)
+        manifest.write(folder)
 
 
 # --- Open -----------------------------------------------------------------------------------------
@@ -138,11 +151,8 @@ def read_features(
 
 
 def held(table: TableSource) -> TableSource:
-    """Return a table that can be read more than once; a bad one is refused where it is opened."""
-    try:
-        return table if isinstance(table, str | os.PathLike) else readable_again(table)
-    except (pl.exceptions.PolarsError, pa.ArrowException, NarwhalsError):
-        return table
+    """Return a table that can be read more than once."""
+    return table if isinstance(table, str | os.PathLike) else readable_again(table)
 
 
 def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
@@ -162,7 +172,7 @@ def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
     return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))
 
 
-# --- Order, cut, number ---------------------------------------------------------------------------
+# --- Order, cut, number, write --------------------------------------------------------------------
 
 
 def build(
@@ -172,13 +182,14 @@ def build(
     items: pl.DataFrame | None,
     users: pl.DataFrame | None,
     num_known: int = 0,
+    appended: tuple[AppendedLog, ...] = (),
     choose_split: SplitChoice | None = None,
-) -> Contents:
-    """Write the arrays of a dataset into a new folder, block by block, and return its contents.
+) -> Manifest:
+    """Write the files of a dataset into a new folder, block by block, and return its manifest.
 
     The catalogue consists of the items of training and validation interactions, and of the first
     ``num_known`` ones, in the order of their numbers in the log. Memory holds the ids of all users
-    and items, and seven numbers per user.
+    and items, and seven numbers per user. What distorts metrics is warned of.
 
     Raises:
         InputError: the split does not fit the log, or a table has none of its items or users.
@@ -189,39 +200,78 @@ def build(
         "join users using (u) order by u"
     )
     offsets = np.concatenate([[0], np.cumsum(spans["n"].to_numpy().astype(np.int64))])
-    numbers = _new_array(folder / "items.npy", log.rows, np.int32)  # of the log's items, for now
+    numbers, times = _write_interactions(log, folder)
+    split = (choose_split and choose_split(times, offsets)) or config.split
+    cuts = cut_points(split, times, offsets)
+    item_ids = log.ids("item_id")
+    inside = _items_before_test(numbers, offsets, cuts, len(item_ids))
+    inside[:num_known] = True
+    outside = item_ids.gather(_encode(numbers, inside)).alias("item_id")
+    arrays = {"items": numbers, "timestamps": times, "offsets": offsets, "cuts": cuts}
+    for name in ("offsets", "cuts"):
+        np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
+    catalogue = item_ids.filter(pl.Series(inside))
+    user_ids, columns = spans["user_id"], log.columns
+    people = user_ids if config.session_gap is None else user_of_session(user_ids)
+    tables = {
+        "users": with_features(
+            user_ids, people, users, columns.user_id, f"user table for {log.origin}"
+        ),
+        "items": with_features(
+            catalogue, catalogue, items, columns.item_id, f"item table for {log.origin}"
+        ),
+    }
+    for name, table in tables.items():
+        table.write_parquet(folder / f"{name}.parquet")
+    if len(outside):  # which an append may move into the catalogue
+        outside.to_frame().write_parquet(folder / OUTSIDE)
+    config = config.model_copy(update={"split": split, "time_format": log.time_format})
+    settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
+    content = {key: value for key, value in settings.items() if key not in _NO_CONTENT}
+    train, valid, test = np.diff(cuts.sum(axis=0, dtype=np.int64), prepend=0).tolist()
+    _warn(log, arrays, valid + test)
+    return Manifest(
+        origin=log.origin,
+        log_fingerprint=log.fingerprint,
+        fingerprint=_fingerprint(content, arrays, tables, folder),
+        settings=settings,
+        columns=log.columns,
+        ordered_by=log.ordered_by,
+        counts={
+            "rows_read": log.rows + sum(log.dropped.values()),
+            "interactions": log.rows,
+            "users": len(spans),
+            "items": len(catalogue),
+            "train": train,
+            "valid": valid,
+            "test": test,
+            "outside_catalogue": len(outside),
+        },
+        dropped=dict(log.dropped),
+        files=folder_sha256(folder),
+        appended=appended,
+    )
+
+
+def _write_interactions(log: Log, folder: Path) -> tuple[Int32s, Int64s]:
+    """Write the numbers of items, times and kept columns of a log in order; map the first two."""
+    numbers = _new_array(folder / "items.npy", log.rows, np.int32)
     times = _new_array(folder / "timestamps.npy", log.rows, np.int64)
     at = 0
     for block in log.blocks("select i, timestamp from log order by ord"):
         span = slice(at, at + len(block))
         numbers[span], times[span] = block["i"].to_numpy(), block["timestamp"].to_numpy()
         at += len(block)
-    split = (choose_split and choose_split(times, offsets)) or config.split
-    cuts = cut_points(split, times, offsets)
-    item_ids = log.ids("item_id")
-    inside = _items_before_test(numbers, offsets, cuts, len(item_ids))
-    inside[:num_known] = True
-    outside = _encode(numbers, inside)
-    for mapped in (numbers, times):
-        mapped.flush()
-    for name, array in (("offsets", offsets), ("cuts", cuts)):
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
-
-    def kept() -> Iterator[pl.DataFrame]:
-        chosen = ", ".join(quoted(KEPT + column) for column in log.keep)
-        for block in log.blocks(f"select {chosen} from log order by ord"):
-            yield block.rename(lambda column: column.removeprefix(KEPT))
-
-    catalogue = item_ids.filter(pl.Series(inside))
-    return Contents(
-        arrays={"items": numbers, "timestamps": times, "offsets": offsets, "cuts": cuts},
-        tables=feature_tables(
-            spans["user_id"], catalogue, users, items, config, log.columns, log.origin
-        ),
-        split=split,
-        kept=kept if log.keep else None,
-        outside=item_ids.gather(outside).alias("item_id"),
-    )
+    times.flush()
+    if log.keep:
+        kept = ", ".join(f"{quoted(KEPT + column)} as {quoted(column)}" for column in log.keep)
+        blocks = (b.to_arrow() for b in log.blocks(f"select {kept} from log order by ord"))
+        first = next(blocks)
+        with pq.ParquetWriter(folder / INTERACTIONS, first.schema, compression="zstd") as writer:
+            writer.write_table(first.combine_chunks(), _ROW_GROUP)
+            for block in blocks:
+                writer.write_table(block.combine_chunks(), _ROW_GROUP)
+    return numbers, times
 
 
 def _new_array(path: Path, rows: int, dtype: type[np.generic]) -> np.memmap[Any, Any]:
@@ -250,64 +300,54 @@ def _encode(numbers: Int32s, inside: Bools) -> Int32s:
         block = np.array(numbers[low : low + BLOCK])
         numbers[low : low + BLOCK] = tokens[block]
         outside.append(block[~inside[block]])
+    numbers.flush()  # type: ignore[attr-defined]
     return np.concatenate(outside)
 
 
-# --- Write ----------------------------------------------------------------------------------------
+def _fingerprint(
+    settings: Mapping[str, object],
+    arrays: Mapping[str, NDArray[Any]],
+    tables: Mapping[str, pl.DataFrame],
+    folder: Path,
+) -> str:
+    """Return the SHA-256 of the settings and the content of a dataset."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+
+    def update(name: str, array: NDArray[Any], shape: object = "") -> None:
+        digest.update(f"{name} {array.dtype} {shape}".rstrip().encode())
+        digest.update(np.ascontiguousarray(array).data)
+
+    for name, array in sorted(arrays.items()):
+        update(name, array, array.shape)
+    if (folder / INTERACTIONS).exists():
+        file = pq.ParquetFile(folder / INTERACTIONS)
+        for rows in file.iter_batches(_ROW_GROUP):
+            digest.update(pl.DataFrame(rows).write_ndjson().encode())
+    for _, table in sorted(tables.items()):
+        vectors = [name for name, dtype in table.schema.items() if is_vectors(dtype)]
+        for rows in table.drop(vectors).iter_slices(_ROW_GROUP):
+            digest.update(rows.write_ndjson().encode())
+        for name in vectors:  # as text they would take minutes for a million items
+            lists = as_lists(table[name])
+            update(name, lists.list.len().cast(pl.Int64).fill_null(-1).to_numpy())
+            update(name, lists.drop_nulls().explode().fill_null(float("nan")).to_numpy())
+    return digest.hexdigest()
 
 
-def describe(
-    log: Log, contents: Contents, config: DataConfig, appended: tuple[AppendedLog, ...] = ()
-) -> Manifest:
-    """Return the manifest of a dataset, without its files; warn of what distorts metrics."""
-    config = config.model_copy(update={"split": contents.split, "time_format": log.time_format})
-    settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
-    content = {key: value for key, value in settings.items() if key not in _NO_CONTENT}
-    counts = count_rows(log.dropped, contents)
-    _warn(log, contents, counts["valid"] + counts["test"])
-    return Manifest(
-        origin=log.origin,
-        log_fingerprint=log.fingerprint,
-        fingerprint=dataset_fingerprint(content, contents),
-        settings=settings,
-        columns=log.columns,
-        ordered_by=log.ordered_by,
-        counts=counts,
-        dropped=dict(log.dropped),
-        files={},
-        appended=appended,
-    )
-
-
-def put_in_place(contents: Contents, manifest: Manifest, out: Path, arrays: Path) -> None:
-    """Write a dataset into a new folder that takes the place of what is there."""
-    with new_folder(out) as folder:
-        files = write_contents(folder, contents, arrays)
-        manifest.model_copy(update={"files": files}).write(folder)
-
-
-def _warn(log: Log, contents: Contents, held_out: int) -> None:
+def _warn(log: Log, arrays: Mapping[str, NDArray[Any]], held_out: int) -> None:
     """Warn of times in two units and of copies across the cuts."""
-    if len(units := units_in(contents.arrays["timestamps"])) > 1:
+    if len(units := units_in(arrays["timestamps"])) > 1:
         logger.warning(
             "%s: column %r has times %s: they are compared as numbers, so that all of one unit "
             "come before all of another: bring them to one unit",
             *(log.origin, log.columns.timestamp),
             " and ".join(f"in {unit}, such as {time}" for unit, time in units.items()),
         )
-    _, across = count_copies(**contents.arrays)
+    _, across = count_copies(**arrays)
     if across:
         logger.warning(
             "%s: %s of %s held-out interactions (%.1f%%) are copies, in user, item and time, "
             "of earlier ones, which a model has seen: --set data.duplicates=drop_exact drops them "
             "(in Python duplicates='drop_exact')",
             *(log.origin, f"{across:,}", f"{held_out:,}", 100 * across / held_out),
-        )
-
-
-def _warn_of_lost_logs(previous: Manifest | None, origin: str, out: Path) -> None:
-    if previous is not None and previous.appended:
-        logger.warning(
-            "%s: had grown by %d appended logs, the last from %s: it is replaced by %s alone",
-            *(out, len(previous.appended), previous.appended[-1].source, origin),
         )

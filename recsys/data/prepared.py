@@ -116,10 +116,9 @@ class PreparedDataset:
         """user_id, item_id (null outside the catalogue) and kept columns of the log [N rows]."""
         users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
         ids = self.user_ids.gather(users), self.vocabulary.decode(self.items).alias("item_id")
-        path = self.path / f"{INTERACTIONS}.parquet"
-        if path.name not in self.manifest.files:
+        if INTERACTIONS not in self.manifest.files:
             return pl.DataFrame(ids)
-        return pl.DataFrame(ids).hstack(pl.read_parquet(path))
+        return pl.DataFrame(ids).hstack(pl.read_parquet(self.path / INTERACTIONS))
 
     @property
     def in_training(self) -> Bools:

@@ -8,7 +8,7 @@ whose interactions begin at ``offsets`` [U + 1].
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,7 +30,6 @@ from recsys.errors import InputError
 
 _BLOCK = 1 << 20
 """Interactions that are read at a time."""
-
 SplitChoice = Callable[[Int64s, Int64s], Split | None]
 """Returns another split for the sorted log with these times [N] and offsets [U + 1], or None."""
 
@@ -63,7 +62,7 @@ def _by_blocks(
     cut: Callable[[Int64s, Int64s], Int32s], timestamps: Int64s, offsets: Int64s
 ) -> Int32s:
     """Cut blocks of users, so that times may be mapped from a file that is larger than memory."""
-    blocks = (offsets[low : high + 1] for low, high in user_blocks(offsets, _BLOCK))
+    blocks = [offsets[low : high + 1] for low, high in user_blocks(offsets, _BLOCK)]
     cuts = (cut(np.asarray(timestamps[ends[0] : ends[-1]]), ends - ends[0]) for ends in blocks)
     return np.concatenate([*cuts])
 
@@ -104,9 +103,8 @@ def global_time(timestamps: Int64s, offsets: Int64s, cuts: Sequence[float]) -> I
     >>> global_time(np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6]), (5, 8)).tolist()
     [[2, 3, 4], [0, 1, 2]]
     """
-    earlier = [np.concatenate([[0], np.cumsum(timestamps < cut)]) for cut in cuts]
-    points = [np.diff(count[offsets]) for count in earlier]
-    return np.stack([*points, np.diff(offsets)], axis=1).astype(np.int32)
+    points = [np.add.reduceat(timestamps < cut, offsets[:-1], dtype=np.int32) for cut in cuts]
+    return np.stack([*points, np.diff(offsets).astype(np.int32)], axis=1)
 
 
 def _cut_times(split: GlobalTime, timestamps: Int64s) -> tuple[float, float]:
@@ -116,14 +114,13 @@ def _cut_times(split: GlobalTime, timestamps: Int64s) -> tuple[float, float]:
         test = time_like(split.test_from, usual)
     else:
         test = kth_latest(timestamps, max(1, round(split.test_fraction * rows)))
-    blocks = [timestamps[low : low + _BLOCK] for low in range(0, rows, _BLOCK)]
-    held_out = sum(int(np.count_nonzero(block >= test)) for block in blocks)
+    held_out = int(np.count_nonzero(timestamps >= test))
     if split.valid_from is not None:
         valid = time_like(split.valid_from, usual)
     else:
         later = held_out + max(1, round(split.valid_fraction * rows))
         valid = kth_latest(timestamps, min(later, rows))
-    first, last = min(int(block.min()) for block in blocks), kth_latest(timestamps, 1)
+    first, last = int(timestamps.min()), int(timestamps.max())
     if held_out == 0 or not first < valid <= test:
         raise InputError(
             f"data.split: {split} begins validation at {valid:.15g} and test at {test:.15g}, and "
@@ -138,12 +135,11 @@ def kth_latest(times: Int64s, k: int) -> int:
     >>> [kth_latest(np.array([4, 9, 1, 4]), k) for k in (1, 2, 3, 4)]
     [9, 4, 4, 1]
     """
-    blocks = [times[low : low + _BLOCK] for low in range(0, len(times), _BLOCK)]
-    low, high = min(int(b.min()) for b in blocks), max(int(b.max()) for b in blocks)
+    low, high = int(times.min()), int(times.max())
     while low < high:  # 25 passes for a year of seconds
         middle = high - (high - low) // 2
-        later = sum(int(np.count_nonzero(block >= middle)) for block in blocks)
-        low, high = (middle, high) if later >= k else (low, middle - 1)
+        is_later = np.count_nonzero(times >= middle) >= k
+        low, high = (middle, high) if is_later else (low, middle - 1)
     return low
 
 
@@ -232,10 +228,8 @@ class TargetPositions:
     """Shape [Q]: where the history ends (exclusive), at most the target's position."""
 
     def __getitem__(self, rows: Bools) -> TargetPositions:
-        """Return a subset of the targets."""
-        return TargetPositions(
-            self.users[rows], self.targets[rows], self.starts[rows], self.ends[rows]
-        )
+        fields = self.users, self.targets, self.starts, self.ends
+        return TargetPositions(*(values[rows] for values in fields))
 
 
 def target_policy(split: Split) -> tuple[ChosenTargets, KnownHistory]:
@@ -329,9 +323,13 @@ class Holdout:
         return self._subset(kept, history_rows, self.histories.take(rows))
 
     def _subset(self, chosen: slice | Bools, history_rows: Int64s, histories: Histories) -> Holdout:
-        users, targets, positions = self.users[chosen], self.targets[chosen], self.positions[chosen]
-        return Holdout(
-            users, targets, positions, history_rows, histories, self.dropped, self.without_history
+        return replace(
+            self,
+            users=self.users[chosen],
+            targets=self.targets[chosen],
+            positions=self.positions[chosen],
+            history_rows=history_rows,
+            histories=histories,
         )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recsys.config import Experiment, FeatureReaderConfig, ModelConfig, VectorFeature
 from recsys.data.database import check_memory
-from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors, features_of
+from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors, features_of
 from recsys.data.histories import PAD, FeatureTable, Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError

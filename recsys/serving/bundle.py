@@ -22,7 +22,7 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import LARGEST_VALUE, FittedBaseline, load_baseline, save_baseline
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.columns import plain_name
-from recsys.data.features.encoders import NO_ENCODERS, Encoders, ItemVectors
+from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.histories import PAD
 from recsys.data.manifest import read_own_table
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, LeaveLastOut
 from recsys.data.entity_tables import plain_ids, user_of_session
-from recsys.data.features.encoders import NO_ENCODERS, Encoders
+from recsys.data.features import NO_ENCODERS, Encoders
 from recsys.data.histories import PAD, Histories, span_indices
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
 from recsys.data.prepared import PreparedDataset

@@ -14,7 +14,7 @@ import torch
 from recsys.baselines.popularity import latest_histories
 from recsys.config import CategoriesFeature
 from recsys.data.entity_tables import converted
-from recsys.data.features.encoders import VECTORS, FeatureEncoder, ItemVectors, save_vectors
+from recsys.data.features import VECTORS, FeatureEncoder, ItemVectors, save_vectors
 from recsys.data.histories import PAD
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.tables import TableSource, read_table
@@ -69,7 +69,7 @@ def _appended(
     vectors: ItemVectors = {}
     try:
         if encoder is not None:
-            encoder.encode(rows)  # warns if most of their categories are unknown
+            encoder.encode(rows)  # refuses what cannot be read
             vectors = encoder.vectors(rows)
         columns = [column for column in items.columns if column in rows.columns]
         table = pl.concat([items, rows.select(columns)], how="diagonal_relaxed")

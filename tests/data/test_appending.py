@@ -17,8 +17,7 @@ from recsys.cli import app
 from recsys.config import Columns, DataConfig
 from recsys.data.appending import append, known_first
 from recsys.data.histories import PAD
-from recsys.data.manifest import write_contents
-from recsys.data.preparation import build, describe
+from recsys.data.preparation import build, put_in_place
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.server.service import ServedModel, ServerSettings
@@ -63,11 +62,8 @@ def read_anew(
     """Prepare a whole log with the ids that a dataset knows at the front."""
     kept = filtered(read(log, config), config)
     known_first(kept, known.user_ids, known.vocabulary.ids)
-    arrays = folder.with_name(f"{folder.name}-arrays")
-    contents = build(kept, config, arrays, None, None, known.num_items)
-    folder.mkdir()
-    files = write_contents(folder, contents, arrays)
-    describe(kept, contents, config).model_copy(update={"files": files}).write(folder)
+    files = folder.with_name(f"{folder.name}-files")
+    put_in_place(build(kept, config, files, None, None, known.num_items), files, folder)
     return PreparedDataset.open(folder)
 
 
@@ -180,24 +176,12 @@ def test_rows_that_are_there_already_change_nothing(
     assert len(PreparedDataset.open(dataset.path).manifest.appended) == 1
 
 
-def test_a_preparation_that_replaces_a_grown_dataset_says_so(
-    dataset: PreparedDataset, caplog: pytest.LogCaptureFixture
-) -> None:
-    append(NEW, dataset.path)
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        assert not prepare(OLD, out=dataset.path).manifest.appended
-    assert caplog.messages[-1].endswith(
-        "had grown by 1 appended logs, the last from the frame: it is replaced by the frame alone"
-    )
-
-
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"min_user_interactions": 3}, "data.min_user_interactions dropped 2 rows"),
-        ({"min_item_interactions": 2}, "data.min_item_interactions dropped 1 rows"),
-        ({"session_gap": 12, "since": 15}, "data.since dropped 2 rows, which new ones may"),
+        ({"min_user_interactions": 3}, "min_user_interactions dropped 2 rows"),
+        ({"min_item_interactions": 2}, "min_item_interactions dropped 1 rows"),
+        ({"session_gap": 12, "since": 15}, "since dropped 2 rows, which new ones may"),
         ({"where": "timestamp <= avg(timestamp) over () + 20"}, "compares rows with others"),
     ],
 )
@@ -238,8 +222,8 @@ def test_ties_of_a_position_column_are_refused_and_others_ordered(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"item_id": pl.lit("x")}, "column 'item_id': is text, and integers in"),
-        ({"price": pl.lit("dear")}, "column 'price': is text, and integers in"),
+        ({"item_id": pl.lit("x")}, "column 'item_id': is String, and Int64 in"),
+        ({"price": pl.lit("dear")}, "column 'price': is String, and Int64 in"),
         ({"timestamp": pl.lit(None)}, "data row 1: a value is missing"),
     ],
 )
@@ -271,7 +255,7 @@ def test_features_of_new_items_and_users(tmp_path: Path) -> None:
     assert last.user_table["age"].to_list() == [40, None, 7]
     for table, words in (
         (more.rename({"name": "title"}), "has the columns title, item_id, and .* item_id, name"),
-        (more.with_columns(name=pl.concat_list("name")), "'name': is List.String., and text in"),
+        (more.with_columns(name=pl.concat_list("name")), "'name': is List.String., and String in"),
         (pl.concat([more, more]), "has more than one row"),
     ):
         with pytest.raises(InputError, match=words):

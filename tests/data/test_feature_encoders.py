@@ -16,24 +16,19 @@ from recsys.config import (
     CategoryFeature,
     Feature,
     NumberFeature,
-    TextFeature,
     parse_experiment,
 )
-from recsys.data.features.encoders import FeatureEncoder
+from recsys.data.features import Encoders, FeatureEncoder, features_of
 from recsys.errors import InputError
 
 BRAND, PRICE = CategoryFeature(column="brand"), NumberFeature(kind="number", column="price")
-TAGS, TITLE = (
-    CategoriesFeature(kind="categories", column="tags"),
-    TextFeature(kind="text", column="title", dims=2),
-)
+TAGS = CategoriesFeature(kind="categories", column="tags")
 ITEMS = pl.DataFrame(
     {
         "item_id": [7, 8, 9, 11],
         "brand": ["Volvo", "Saab", " Volvo ", ""],
         "tags": ["p|q", "q|r|q", None, "||r"],
         "price": ["1", "3", None, "5.0"],
-        "title": ["red big car", "Big CAR", "red bus", "a bus"],
     }
 )
 
@@ -60,33 +55,20 @@ def test_numbers_are_standardised_and_missing_ones_are_marked() -> None:
     assert found.tolist() == [pytest.approx(row) for row in expected]
 
 
-def test_texts_that_share_words_are_similar() -> None:
-    """big and car occur together, bus does not; "a" is not a word. Vectors have length 1."""
-    items = pl.concat([ITEMS, ITEMS.head(1).with_columns(item_id=pl.lit(12, pl.Int64), title=None)])
-    found = fitted(TITLE).encode(items).numbers
-    assert np.linalg.norm(found, axis=1) == pytest.approx([0, 1, 1, 1, 1, 0])
-    cosine = found @ found.T
-    assert cosine[1, 2] > 0.9 > cosine[1, 3] > cosine[1, 4]
-    assert cosine[3, 4] > 0.8 > cosine[2, 3] > cosine[2, 4]
-
-
 def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() -> None:
-    encoder = fitted(BRAND, TAGS, PRICE, TITLE)
+    encoder = fitted(BRAND, TAGS, PRICE)
     new = pl.DataFrame(
         {
             "item_id": [1, 2],
             "brand": ["Saab", "Fiat"],
             "tags": ["r|x", "x"],
             "price": [3, None],
-            "title": ["car big", "unheard of"],
         }
     )
     found = encoder.encode(new)
     assert found.categories.tolist() == [[0, 0], [1, 5], [0, 0]]
     assert found.shares.tolist() == [[0, 0], [1, 1], [0, 0]]
-    assert found.numbers[1:, :2].tolist() == [[0, 0], [0, 1]]
-    assert found.numbers[1, 2:] == pytest.approx(encoder.encode(ITEMS).numbers[2, 2:])
-    assert not found.numbers[2, 2:].any()
+    assert found.numbers[1:].tolist() == [[0, 0], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +77,7 @@ def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() 
         (
             CategoryFeature(column="brnad"),
             {},
-            "category 'brnad': no such column among brand, tags, price, title",
+            "category 'brnad': no such column among brand, tags, price",
         ),
         (CategoryFeature(column="item_id"), {}, "category 'item_id': no such column"),
         (BRAND, {"brand": [None, "", " ", None]}, "category 'brand': no item has a value"),
@@ -115,9 +97,6 @@ def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() 
         ),
         (PRICE, {"price": [1.0, 2.0, 3.0, math.inf]}, "number 'price': item 11 has inf, which"),
         (PRICE, {"price": [math.nan] * 4}, "number 'price': no item has a value"),
-        (TITLE, {"title": ["a", "b", "cc", "dd"]}, "text 'title': no two items share a word"),
-        (TITLE, {"title": ["a b"] * 4}, "text 'title': all items have the same value"),
-        (TITLE.model_copy(update={"dims": 4}), {}, "text 'title': dims must be below 4, the words"),
     ],
 )
 def test_a_feature_without_information_is_refused_by_name(
@@ -129,26 +108,20 @@ def test_a_feature_without_information_is_refused_by_name(
     assert "\n" not in str(error.value)
 
 
-def test_a_saved_encoder_encodes_as_before(tmp_path: Path) -> None:
-    features = (TITLE, BRAND, PRICE, TAGS)
-    encoder = fitted(*features)
-    encoder.save(tmp_path / "one")
-    loaded = FeatureEncoder.load(tmp_path / "one", "item", features)
-    loaded.save(tmp_path / "two")
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+def test_what_was_learned_is_saved(tmp_path: Path) -> None:
+    tree = {"item_features": ["brand", {"kind": "number", "column": "price"}]}
+    model = parse_experiment({"model": tree}).model
+    encoder = fitted(*features_of(model, "item"))
+    Encoders(encoder).save(tmp_path)
+    loaded = Encoders.load(tmp_path, model).items
+    assert loaded is not None
     one, other = encoder.encode(ITEMS), loaded.encode(ITEMS)
     for name in ("categories", "shares", "numbers"):
         assert np.array_equal(getattr(one, name), getattr(other, name))
-
-
-def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
-    fitted(BRAND, PRICE).save(tmp_path / "file")
-    for features in ((BRAND,), (PRICE, BRAND), (BRAND, PRICE, TAGS)):
-        with pytest.raises(InputError, match="file: cannot be read as item features"):
-            FeatureEncoder.load(tmp_path / "file", "item", features)
-    (tmp_path / "file").write_bytes(b"no safetensors")
-    with pytest.raises(InputError, match="file: cannot be read as item features"):
-        FeatureEncoder.load(tmp_path / "file", "item", (BRAND, PRICE))
+    for features in (["brand"], [*reversed(tree["item_features"])], ["brand", "price", "tags"]):
+        model = parse_experiment({"model": {"item_features": features}}).model
+        with pytest.raises(InputError, match="cannot be read as features"):
+            Encoders.load(tmp_path, model)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +131,8 @@ def test_a_file_of_other_features_is_refused(tmp_path: Path) -> None:
         ({"item_features": ["count"]}, "count cannot be a feature"),
         ({"item_features": [{"kind": "numeric", "column": "x"}]}, "item_features.0: the kind must"),
         (
-            {"item_features": [{"kind": "text", "column": "x", "dim": 3}]},
-            "dim: unknown key; did you mean 'dims'",
+            {"item_features": [{"kind": "categories", "column": "x", "separatr": ";"}]},
+            "separatr: unknown key; did you mean 'separator'",
         ),
         ({"item_ids": False}, "model.item_ids: false needs item_features"),
         ({"interaction_features": ["item_id"]}, "item_id cannot be a feature"),

@@ -75,8 +75,8 @@ def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> Model
 
 @pytest.fixture(scope="module")
 def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
-    text = {"kind": "text", "column": "title", "dims": 1}
-    return write(tmp_path_factory.mktemp("bundle") / "b", make_experiment(text), dataset)
+    words = {"kind": "categories", "column": "title", "separator": " "}
+    return write(tmp_path_factory.mktemp("bundle") / "b", make_experiment(words), dataset)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def untitled(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_a_bundle_with_features_comes_back(bundle: ModelBundle, dataset: PreparedDataset) -> None:
-    assert "features.safetensors" in bundle.manifest.files
+    assert "features.json" in bundle.manifest.files
     opened = ModelBundle.open(bundle.path)
     catalogue = Catalogue.of(bundle.experiment.model, dataset)
     torch.manual_seed(0)

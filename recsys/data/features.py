@@ -1,0 +1,497 @@
+"""Features: columns of items, interactions and users as categories, numbers and vectors.
+
+Encoders learn the values of a column once, from the rows of a dataset, and are saved with the
+model. Values that were not seen then count as missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors import torch as torch_files
+from torch import Tensor
+
+from recsys.config import (
+    CategoriesFeature,
+    CategoryFeature,
+    Feature,
+    FeatureReaderConfig,
+    ModelConfig,
+    NumberFeature,
+    Section,
+    VectorFeature,
+)
+from recsys.data.database import MISSING_WORDS
+from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
+from recsys.data.histories import Features, FeatureTable, Int64s
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
+
+Entity = Literal["item", "interaction", "user"]
+"""The entities that have features."""
+
+KEYS: dict[Entity, list[str]] = {
+    "item": ["item_id"],
+    "interaction": ["user_id", "item_id"],
+    "user": ["user_id"],
+}
+"""The columns that identify the rows of an entity's table. They are not features."""
+
+ItemVectors = Mapping[str, Tensor]
+"""The vectors of R items by column: float16 [R + 1, K], of length 1, or 0 if an item has none.
+Row 0 is PAD."""
+
+VECTORS = "vectors.safetensors"
+"""The file of a bundle with the vectors of its items."""
+_FITTED = "features.json"
+_WRITTEN_NUMBERS = BOOLEANS | dict.fromkeys(MISSING_WORDS)
+_BLOCK = 1 << 22
+"""Numbers of vectors that are scaled at a time."""
+
+
+class FeatureCells(NamedTuple):
+    """The cells of a feature in the table of an entity [R rows]."""
+
+    entity: Entity
+    feature: Any
+    """Its section in the config."""
+    table: pl.DataFrame
+
+    @property
+    def name(self) -> str:
+        """The name of the feature in messages."""
+        return f"model.{self.entity}_features: {self.feature.kind} {self.feature.column!r}"
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the column, which the table must have."""
+        columns = [name for name in self.table.columns if name not in KEYS[self.entity]]
+        if self.feature.column in columns:
+            return self.table.schema[self.feature.column]
+        keep = "; prepare the dataset with it in data.keep" if self.entity == "interaction" else ""
+        raise self.error(f"no such column among {', '.join(columns) or 'none'}{keep}")
+
+    def single_values(self) -> pl.Expr:
+        """Return the column, whose cells may be neither lists nor structs."""
+        if self.dtype.is_nested():
+            raise self.error(f"must be a column of single values, not of {self.dtype}")
+        return pl.col(self.feature.column)
+
+    def error(self, rule: str, row: int | None = None) -> InputError:
+        """Return an error that names the feature, and maybe a row."""
+        keys = () if row is None else KEYS[self.entity]
+        named = (f"{key.removesuffix('_id')} {self.table[key][row]!r}" for key in keys)
+        return InputError(f"{self.name}: {', '.join(named)}{' ' if keys else ''}{rule}")
+
+    def check_varied(self, values: pl.Series) -> None:
+        """Check that all values, each once per row, tell the rows of the table apart."""
+        counts = values.drop_nulls().value_counts()["count"]
+        if counts.is_empty():
+            raise self.error(f"no {self.entity} has a value")
+        if counts.min() == len(self.table):
+            value = self.table[self.feature.column][0]
+            raise self.error(f"all {self.entity}s have the same value, {value!r}")
+
+
+# --- Columns: read gives cells [R] of a kind, fit learns, encode makes numbers --------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryColumn:
+    """One value per row, or several: lists, or text with a separator."""
+
+    values: list[str]
+    """The V values, in ascending order."""
+
+    @staticmethod
+    def read(cells: FeatureCells) -> pl.Series:
+        """Return lists of different values [R]; null instead of an empty one."""
+        inner, feature = cells.dtype, cells.feature
+        if isinstance(feature, CategoryFeature):
+            lists = pl.concat_list(cells.single_values())
+        elif isinstance(inner, pl.List):
+            lists, inner = pl.col(feature.column), inner.inner
+        else:
+            text = cells.single_values().cast(pl.String)
+            lists, inner = text.str.split(feature.separator), pl.String()
+        texts, element = lists.list.eval(plain_text(pl.element(), inner)), pl.element()
+        values = texts.list.eval(element.filter(element != "").unique(maintain_order=True))
+        return cells.table.select(pl.when(values.list.len() > 0).then(values)).to_series()
+
+    @classmethod
+    def fit(cls, cells: FeatureCells) -> Self:
+        """Learn the values; two rows must share one."""
+        values = cls.read(cells).explode().drop_nulls()
+        cells.check_varied(values)
+        if values.is_unique().all():
+            raise cells.error(f"no two {cells.entity}s share a value")
+        return cls(values.unique().sort().to_list())
+
+    def encode(self, values: pl.Series) -> tuple[Int64s, Int64s]:
+        """Return the categories of each row, each once: rows [N], ascending, and numbers from 0."""
+        table = pl.DataFrame({"row": np.arange(len(values)), "value": values}).explode("value")
+        known = pl.DataFrame({"value": self.values, "category": np.arange(len(self.values))})
+        present = table.unique(maintain_order=True).join(
+            known, on="value", how="inner", maintain_order="left"
+        )
+        return present["row"].to_numpy(), present["category"].to_numpy()
+
+    @property
+    def num_categories(self) -> int:
+        """One per value."""
+        return len(self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class NumberColumn:
+    """The mean and spread of a quantity, which becomes a number and whether it is missing."""
+
+    mean: float
+    spread: float
+    num_categories: ClassVar[int] = 0
+
+    @staticmethod
+    def read(cells: FeatureCells) -> pl.Series:
+        """Return float64; a cell that is neither a number nor missing is refused."""
+        raw = cells.table.select(cells.single_values()).to_series()
+        written = raw.cast(pl.String).str.strip_chars().replace(_WRITTEN_NUMBERS)
+        numbers = written.cast(pl.Float64, strict=False)
+        wrong = written.is_not_null() & ~numbers.is_finite().fill_null(value=False)
+        if wrong.any():
+            row = int(wrong.arg_max() or 0)
+            raise cells.error(f"has {raw[row]!r}, which is not a number", row)
+        return numbers
+
+    @classmethod
+    def fit(cls, cells: FeatureCells) -> Self:
+        """Learn mean and spread."""
+        numbers = cls.read(cells)
+        cells.check_varied(numbers)
+        known = numbers.drop_nulls().to_numpy()
+        return cls(float(known.mean()), float(known.std()) or 1.0)
+
+    def encode(self, values: pl.Series) -> NDArray[np.float32]:
+        """Return the standardised number, and 1 if it is missing, else 0 [R, 2]."""
+        missing = values.is_null().to_numpy()
+        numbers = (values.fill_null(self.mean).to_numpy() - self.mean) / self.spread
+        return np.stack([numbers, missing], axis=1).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class VectorColumn:
+    """Vectors from elsewhere, such as embeddings of texts: of length 1, in half precision."""
+
+    dim: int
+    """The length of each vector, K."""
+    num_categories: ClassVar[int] = 0
+
+    @staticmethod
+    def read(cells: FeatureCells, dim: int | None = None) -> pl.Series:
+        """Return lists of ``dim`` finite numbers, or as many as the first one has."""
+        column: str = cells.feature.column
+        if cells.dtype == pl.Null:
+            return cells.table[column].cast(pl.List(pl.Float32))
+        if not is_vectors(cells.dtype):
+            raise cells.error(f"must be a column of lists of floats, not of {cells.dtype}")
+        vectors = as_lists(cells.table[column])
+        present = vectors.drop_nulls()
+        lengths = present.list.len().to_numpy()
+        dim = dim or int(lengths[:1].max(initial=0)) or 1
+        good = lengths == dim
+        if good.all():
+            finite = present.explode().is_finite().fill_null(value=False)
+            good = finite.to_numpy().reshape(-1, dim).all(axis=1)
+        if not good.all():
+            row = int(np.flatnonzero(vectors.is_not_null())[~good][0])
+            raise cells.error(f"has no {dim} finite numbers", row)
+        return vectors
+
+    @classmethod
+    def fit(cls, cells: FeatureCells) -> Self:
+        """Learn the length of the vectors."""
+        vectors = cls.read(cells)
+        known = vectors.drop_nulls()
+        if known.is_empty():
+            raise cells.error(f"no {cells.entity} has a vector")
+        column = cls(len(known[0]))
+        directions = column.encode(vectors)
+        if (directions == directions[0]).all():
+            raise cells.error(f"all {cells.entity}s have the same vector")
+        return column
+
+    def encode(self, values: pl.Series) -> NDArray[np.float16]:
+        """Return vectors of length 1 [R, K]; 0 if missing or all 0.
+
+        They are divided by their largest number first, whose square may exceed any type.
+        """
+        directions = np.zeros((len(values), self.dim), dtype=np.float16)
+        rows = np.flatnonzero(values.is_not_null())
+        known = values.drop_nulls().explode().to_numpy().reshape(-1, self.dim)
+        size = max(1, _BLOCK // self.dim)
+        for start in range(0, len(known), size):
+            block = known[start : start + size].astype(np.float64)
+            for order in (np.inf, 2):
+                sizes = np.linalg.norm(block, order, axis=1, keepdims=True)
+                block = block / np.where(sizes > 0, sizes, 1)
+            directions[rows[start : start + size]] = block
+        return directions
+
+
+FeatureColumn = CategoryColumn | NumberColumn | VectorColumn
+
+COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn]] = {
+    CategoryFeature: CategoryColumn,
+    CategoriesFeature: CategoryColumn,
+    NumberFeature: NumberColumn,
+    VectorFeature: VectorColumn,
+}
+"""The class of each kind of feature in the config."""
+
+
+# --- Encoders: all columns of an entity, and of a model -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureEncoder:
+    """Encode tables of items, interactions or users as `FeatureTable` and `Features`."""
+
+    entity: Entity
+    """The entity of the tables' rows."""
+    features: tuple[Feature, ...]
+    fitted: tuple[FeatureColumn, ...]
+    """The fitted column of each feature."""
+
+    @classmethod
+    def fit(
+        cls, entity: Entity, features: Sequence[Feature], table: pl.DataFrame
+    ) -> FeatureEncoder:
+        """Learn categories and means from a table [R rows] with item_id, user_id or both.
+
+        Raises:
+            InputError: a column is missing, has no value, the same value in all rows, or values
+                that are not of its kind.
+        """
+        fitted = (
+            COLUMN_CLASSES[type(feature)].fit(FeatureCells(entity, feature, table))
+            for feature in features
+        )
+        return cls(entity, tuple(features), tuple(fitted))
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, each once."""
+        return list(dict.fromkeys(feature.column for feature in self.features))
+
+    @property
+    def num_categories(self) -> int:
+        """Number of categories of all columns together."""
+        return sum(column.num_categories for column in self.fitted)
+
+    @property
+    def num_numbers(self) -> int:
+        """Numbers per row of all columns together, K, without vectors."""
+        return 2 * sum(isinstance(column, NumberColumn) for column in self.fitted)
+
+    @property
+    def vector_dims(self) -> dict[str, int]:
+        """The length of the vectors, by column."""
+        pairs = zip(self.features, self.fitted, strict=True)
+        return {f.column: column.dim for f, column in pairs if isinstance(column, VectorColumn)}
+
+    def vectors(self, table: pl.DataFrame) -> ItemVectors:
+        """Return the vectors of a table [R rows], as long as the fitted ones, by column."""
+        vectors = {}
+        for feature, column in zip(self.features, self.fitted, strict=True):
+            if isinstance(column, VectorColumn):
+                cells = FeatureCells(self.entity, feature, table)
+                rows = column.encode(column.read(cells, column.dim))
+                vectors[feature.column] = torch.from_numpy(np.pad(rows, [(1, 0), (0, 0)]))
+        return vectors
+
+    def encode(self, table: pl.DataFrame, first: int = 1) -> FeatureTable:
+        """Encode the rows of a table [R rows], without their vectors.
+
+        Values that `fit` did not see count as missing. Categories are numbered from ``first``.
+        """
+        numbers = [np.zeros((len(table), 0), dtype=np.float32)]
+        bags = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
+        for feature, column in zip(self.features, self.fitted, strict=True):
+            cells = FeatureCells(self.entity, feature, table)
+            if isinstance(column, NumberColumn):
+                numbers.append(column.encode(column.read(cells)))
+            elif isinstance(column, CategoryColumn):
+                rows, categories = column.encode(column.read(cells))
+                shares = (1 / np.bincount(rows)[rows]).astype(np.float32)
+                bags.append((rows + 1, first + categories, shares))
+                first += column.num_categories
+        rows, categories, shares = map(np.concatenate, zip(*bags, strict=True))
+        order = np.argsort(rows, kind="stable")
+        counts = np.bincount(rows, minlength=len(table) + 1)
+        present = np.arange(counts.max(initial=1)) < counts[:, None]
+        padded = np.zeros(present.shape, np.int64), np.zeros(present.shape, np.float32)
+        padded[0][present], padded[1][present] = categories[order], shares[order]
+        return FeatureTable(*padded, np.pad(np.hstack(numbers), [(1, 0), (0, 0)]))
+
+    def read(self, table: pl.DataFrame, first: int = 1) -> Features:
+        """Encode the rows of a table [N rows], equal rows once; see `encode`."""
+        if not set(self.columns) <= set(table.columns):
+            self.encode(table)  # raises an error that names the missing column
+        equal = table.with_row_index("__row").group_by(self.columns, maintain_order=True)
+        different = equal.agg(pl.first(*KEYS[self.entity]), "__row")
+        rows = np.empty(len(table), dtype=np.int64)
+        counts = different["__row"].list.len().to_numpy()
+        numbers = np.repeat(np.arange(1, len(different) + 1), counts)
+        rows[different["__row"].explode().to_numpy()] = numbers
+        return Features(self.encode(different.drop("__row"), first), rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoders:
+    """The feature encoders of a model; None for an entity without features."""
+
+    items: FeatureEncoder | None = None
+    interactions: FeatureEncoder | None = None
+    users: FeatureEncoder | None = None
+
+    @classmethod
+    def fit(cls, config: ModelConfig, dataset: PreparedDataset) -> Encoders:
+        """Learn categories and means; see `FeatureEncoder.fit`.
+
+        Item encoders learn from the full catalogue, which is known before any purchase; encoders of
+        interactions and users learn only from the training part.
+        """
+
+        def fit(entity: Entity, table: Callable[[], pl.DataFrame]) -> FeatureEncoder | None:
+            features = features_of(config, entity)
+            return FeatureEncoder.fit(entity, features, table()) if features else None
+
+        return cls(
+            fit("item", lambda: dataset.item_table),
+            fit("interaction", lambda: dataset.interaction_table.filter(dataset.in_training)),
+            fit("user", lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0)),
+        )
+
+    @property
+    def _input_encoders(self) -> list[FeatureEncoder]:
+        return [encoder for encoder in (self.interactions, self.users) if encoder is not None]
+
+    @property
+    def num_input_categories(self) -> int:
+        """Categories of interactions and users together; those of users are numbered last."""
+        return sum(encoder.num_categories for encoder in self._input_encoders)
+
+    @property
+    def num_input_numbers(self) -> int:
+        """Numbers of interactions and users together."""
+        return sum(encoder.num_numbers for encoder in self._input_encoders)
+
+    @property
+    def reads_inputs(self) -> bool:
+        """Whether the model reads features of interactions or users."""
+        return bool(self._input_encoders)
+
+    @property
+    def input_columns(self) -> list[str]:
+        """The columns of interactions and users that the model reads, each once."""
+        names = (name for encoder in self._input_encoders for name in encoder.columns)
+        return list(dict.fromkeys(names))
+
+    def read_interactions(self, table: pl.DataFrame) -> Features | None:
+        """Encode interactions: user_id, item_id and their columns [N rows]."""
+        return None if self.interactions is None else self.interactions.read(table)
+
+    def read_users(self, table: pl.DataFrame) -> Features | None:
+        """Encode users: user_id and their columns [N rows]."""
+        first = 1 if self.interactions is None else 1 + self.interactions.num_categories
+        return None if self.users is None else self.users.read(table, first)
+
+    def read(self, dataset: PreparedDataset) -> PreparedDataset:
+        """Return the dataset with the features that the model reads in its histories."""
+        if not self.reads_inputs:
+            return dataset
+        return replace(
+            dataset,
+            interaction_features=self.read_interactions(dataset.interaction_table),
+            user_features=self.read_users(dataset.user_table),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write what was learned into a bundle; nothing for a model without features."""
+        encoders = [encoder for encoder in (self.items, *self._input_encoders) if encoder]
+        if encoders:
+            fitted = {encoder.entity: list(map(asdict, encoder.fitted)) for encoder in encoders}
+            (folder / _FITTED).write_text(json.dumps(fitted, sort_keys=True), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, config: ModelConfig) -> Encoders:
+        """Read the file that `save` wrote for a model of the same config."""
+
+        def read(entity: Entity) -> FeatureEncoder | None:
+            features = features_of(config, entity)
+            if not features:
+                return None
+            columns = json.loads((folder / _FITTED).read_bytes())[entity]
+            fitted = (
+                COLUMN_CLASSES[type(feature)](**fields)
+                for feature, fields in zip(features, columns, strict=True)
+            )
+            return FeatureEncoder(entity, features, tuple(fitted))
+
+        try:
+            return cls(read("item"), read("interaction"), read("user"))
+        except (OSError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f"{folder / _FITTED}: cannot be read as features: {error}") from error
+
+    def save_vectors(self, folder: Path, items: pl.DataFrame) -> pl.DataFrame:
+        """Write the vectors that the model reads, if it reads any; return the other columns."""
+        vectors = {} if self.items is None else self.items.vectors(items)
+        if vectors:
+            save_vectors(vectors, folder / VECTORS)
+        return items.drop(*vectors)
+
+    def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
+        """Map the vectors that `save_vectors` wrote of so many items; pages are read on use.
+
+        Raises:
+            InputError: the file cannot be read, or has vectors of other names or shapes.
+        """
+        dims = {} if self.items is None else self.items.vector_dims
+        if not dims:
+            return {}
+        path = folder / VECTORS
+        try:
+            with safe_open(path, framework="pt") as file:
+                vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
+        expected = {name: (torch.float16, (num_items + 1, dim)) for name, dim in dims.items()}
+        actual = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in vectors.items()}
+        if actual != expected:
+            raise InputError(f"{path}: has the vectors {actual}, not {expected}")
+        return vectors
+
+
+NO_ENCODERS = Encoders()
+"""The encoders of a model that reads only item tokens."""
+
+
+def features_of(config: ModelConfig, entity: Entity) -> tuple[Feature, ...]:
+    """Return the features of an entity that a model reads; none if its kind reads no features."""
+    if not isinstance(config, FeatureReaderConfig):
+        return ()
+    features: tuple[Feature, ...] = getattr(config, f"{entity}_features")
+    return features
+
+
+def save_vectors(vectors: ItemVectors, path: Path) -> None:
+    """Write vectors as safetensors."""
+    torch_files.save_file({name: tensor.contiguous() for name, tensor in vectors.items()}, path)

@@ -1,1 +1,0 @@
-"""Encoders that turn columns of items, interactions and users into model inputs."""
