@@ -26,7 +26,7 @@ NOTABLE = 0.01
 FEW_TIMES = 10
 """Fewer distinct times than this are a warning, however short the log is."""
 EXACT = 10_000_000
-"""The number of times up to which distinct ones are counted exactly."""
+"""The number of times up to which distinct ones are counted, not estimated to about 1%."""
 BLOCK = 1 << 20
 """Interactions that are read at a time, so that memory does not grow with them."""
 
@@ -78,12 +78,7 @@ def audit(
         future += f", and {after_median / train:.0%} are later than the median one"
     if inherent:
         future += f": {config.split.kind} does not split at a common time, global_time does"
-
     filters = _filters_that_count_test_rows(config)
-    filtered = "interactions of the test part affected the training part"
-    if filters:
-        filtered += f" through {filters}: counted on all rows"
-
     tied = targets.ends > targets.starts
     tied &= times[targets.ends - 1] == times[targets.targets]
     ties = (
@@ -92,57 +87,72 @@ def audit(
     )
     if isinstance(config.split, LeaveLastOut):
         ties += "; --set data.split=leave_last_basket_out holds out all of the last time"
-
     repeats = "test targets are in their history already"
     if seen == "filter":
         repeats += (
             ": with seen: filter they are never ranked; if they are real, evaluate with seen: "
             "allow; if not, prepare with --set data.duplicates=first"
         )
-    _, copies = dataset.copies
-    outside = len(chosen.targets) - len(targets.targets)
+    counted = pl.Series(np.asarray(times))
+    exact = len(times) <= EXACT
+    distinct = counted.n_unique() if exact else cast("int", counted.approx_n_unique())
+    few = max(FEW_TIMES, NOTABLE * len(times))
+
+    def finding(name: str, count: int, total: int, sentence: str, most: float) -> Finding:
+        """Return a finding, a warning if its share is above ``most``."""
+        share = count / total if total else 0.0
+        return Finding(name, "warn" if share > most else "info", count, share, sentence)
+
+    harmless = 1.0
     return (
-        _finding("future_training", later, train, future, None if inherent else 0),
-        _finding("filters_on_test_rows", test if filters else 0, train + valid + test, filtered, 0),
-        _finding(
+        finding("future_training", later, train, future, harmless if inherent else 0),
+        finding(
+            "filters_on_test_rows",
+            test if filters else 0,
+            train + valid + test,
+            "interactions of the test part affected the training part"
+            + (f" through {filters}: counted on all rows" if filters else ""),
+            0,
+        ),
+        finding(
             "duplicates_across_cuts",
-            copies,
+            dataset.copies[1],
             valid + test,
             "held-out interactions have a duplicate of the same user, item and time in an earlier "
             "part: --set data.duplicates=drop_exact removes it",
             0,
         ),
-        _finding("ties_at_cut", int(tied.sum()), len(tied), ties, NOTABLE),
-        _few_times(dataset),
-        _finding(
+        finding("ties_at_cut", int(tied.sum()), len(tied), ties, NOTABLE),
+        Finding(
+            "few_times",
+            "warn" if distinct < few else "info",
+            distinct,
+            distinct / len(times),
+            "distinct times, as a share of the interactions: if it is small, times are dates or "
+            "positions and hardly order the interactions",
+        ),
+        finding(
             "repeat_targets",
             repeated,
             len(targets.targets),
             repeats,
-            NOTABLE if seen == "filter" else None,
+            NOTABLE if seen == "filter" else harmless,
         ),
-        _finding(
+        finding(
             "outside_catalogue",
-            outside,
+            len(chosen.targets) - len(targets.targets),
             len(chosen.targets),
             "test targets are items that are in no earlier part: no metric counts them",
             NOTABLE,
         ),
-        _finding(
+        finding(
             "without_history",
             lonely,
             len(chosen.targets),
             "test targets have no history: no metric counts them",
+            harmless,
         ),
     )
-
-
-def _finding(
-    name: str, count: int, total: int, sentence: str, warn_above: float | None = None
-) -> Finding:
-    share = count / total if total else 0.0
-    warns = warn_above is not None and share > warn_above
-    return Finding(name, "warn" if warns else "info", count, share, sentence)
 
 
 def _filters_that_count_test_rows(config: DataConfig) -> str:
@@ -153,20 +163,6 @@ def _filters_that_count_test_rows(config: DataConfig) -> str:
     if config.duplicates == "last":
         filters.append("duplicates=last")
     return ", ".join(filters)
-
-
-def _few_times(dataset: PreparedDataset) -> Finding:
-    times = pl.Series(np.asarray(dataset.timestamps))
-    sentence = (
-        "distinct times, as a share of the interactions: if it is small, times are dates or "
-        "positions and hardly order the interactions"
-    )
-    count = times.n_unique() if len(times) <= EXACT else cast("int", times.approx_n_unique())
-    if len(times) > EXACT:
-        sentence += "; the number is estimated, to about 1%"
-    share = count / len(times)
-    few = count < FEW_TIMES or share < NOTABLE
-    return Finding("few_times", "warn" if few else "info", count, share, sentence)
 
 
 def _count_cases(

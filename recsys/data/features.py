@@ -88,9 +88,11 @@ class FeatureCells(NamedTuple):
 
     def error(self, rule: str, row: int | None = None) -> InputError:
         """Return an error that names the feature, and maybe a row."""
-        keys = () if row is None else KEYS[self.entity]
-        named = (f"{key.removesuffix('_id')} {self.table[key][row]!r}" for key in keys)
-        return InputError(f"{self.name}: {', '.join(named)}{' ' if keys else ''}{rule}")
+        if row is not None:
+            keys = KEYS[self.entity]
+            named = (f"{key.removesuffix('_id')} {self.table[key][row]!r}" for key in keys)
+            rule = f"{', '.join(named)} {rule}"
+        return InputError(f"{self.name}: {rule}")
 
     def check_varied(self, values: pl.Series) -> None:
         """Check that all values, each once per row, tell the rows of the table apart."""

@@ -207,7 +207,12 @@ def build(
     inside = _items_before_test(numbers, offsets, cuts, len(item_ids))
     inside[:num_known] = True
     outside = item_ids.gather(_encode(numbers, inside)).alias("item_id")
-    arrays = {"items": numbers, "timestamps": times, "offsets": offsets, "cuts": cuts}
+    arrays: dict[str, NDArray[Any]] = {
+        "items": numbers,
+        "timestamps": times,
+        "offsets": offsets,
+        "cuts": cuts,
+    }
     for name in ("offsets", "cuts"):
         np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
     catalogue = item_ids.filter(pl.Series(inside))

@@ -42,23 +42,14 @@ class Vocabulary:
         Integers and text are compared as text: 12 equals "12", but not "012".
         """
         wanted = pl.Series(ids) if len(ids) else self.ids.head(0)
-        known = self.ids
-        if len(wanted) <= _FEW:
-            return self._few(wanted)
-        if wanted.dtype.is_integer() and known.dtype.is_integer():
-            wanted = wanted.cast(known.dtype, strict=False)
-        elif wanted.dtype != known.dtype:
-            wanted, known = wanted.cast(pl.String), known.cast(pl.String)
-        tokens = pl.int_range(1, len(known) + 1, dtype=pl.Int32, eager=True)
-        encoded = wanted.replace_strict(known, tokens, default=PAD, return_dtype=pl.Int32)
-        return encoded.to_numpy().copy()
-
-    def _few(self, wanted: pl.Series) -> Int32s:
-        """Encode ids one by one: a join reads all that are known."""
         own = wanted.cast(self.ids.dtype, strict=False)
         if own.dtype.is_integer() and not wanted.dtype.is_integer():  # "012" is no id, nor "+12"
             own = own.set(own.cast(pl.String) != wanted.cast(pl.String), None)
-        return np.array([self._tokens.get(item, PAD) for item in own.to_list()], dtype=np.int32)
+        if len(own) <= _FEW:  # a join reads all ids that are known
+            return np.array([self._tokens.get(item, PAD) for item in own.to_list()], dtype=np.int32)
+        tokens = pl.int_range(1, len(self) + 1, dtype=pl.Int32, eager=True)
+        encoded = own.replace_strict(self.ids, tokens, default=PAD, return_dtype=pl.Int32)
+        return encoded.to_numpy().copy()
 
     @cached_property
     def _tokens(self) -> dict[int | str, int]:

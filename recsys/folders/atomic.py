@@ -33,16 +33,27 @@ _LITTLE = 64 * 1024
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling folder that replaces the path when the block ends without error.
 
-    The old content of the path is deleted then; the caller decides whether it may be. If the block
-    fails, nothing changes. At a kill or a power cut the path has the old or the new content, after
-    `recover`. A full disk and the like are an `InputError`.
+    The old content of the path is deleted then; the caller decides whether it may be. At a kill or
+    a power cut the path has the old or the new content, after `recover`. A full disk and the like
+    are an `InputError`.
     """
     with work_folder(path) as work:
-        new = work / _NEW
+        new, old, path = work / _NEW, work / _OLD, path.resolve()
         new.mkdir()
         yield new
         sync(new)
-        _put_in_place(new, path.resolve())
+        with locked(path.parent):  # so that nobody looks between the two renames
+            if path.exists():
+                path.rename(old)
+            try:
+                sync_entries(work)
+                new.rename(path)
+            except BaseException:  # not even an interrupt may lose the old folder
+                if old.exists():
+                    old.rename(path)
+                raise
+            sync_entries(path.parent)
+        sync_entries(work)
 
 
 @contextmanager
@@ -90,8 +101,7 @@ def recover(path: Path) -> None:
     """
     if not path.parent.exists():
         recover(path.parent)
-    # In a folder of another user, what is there is what can be read.
-    with suppress(OSError), locked(path.parent):
+    with suppress(OSError), locked(path.parent):  # another user's folder is read as it is
         _sweep(path)
 
 
@@ -116,23 +126,6 @@ def sync_entries(path: Path) -> None:
         os.close(descriptor)
 
 
-def _put_in_place(new: Path, path: Path) -> None:
-    """Move a synced folder to the path; what was there goes to its sibling, for deletion."""
-    old = new.with_name(_OLD)
-    with locked(path.parent):  # so that nobody looks between the two renames
-        if path.exists():
-            path.rename(old)
-        try:
-            sync_entries(new.parent)
-            new.rename(path)
-        except BaseException:  # not even an interrupt may lose the old folder
-            if old.exists():
-                old.rename(path)
-            raise
-        sync_entries(path.parent)
-    sync_entries(new.parent)
-
-
 def _sweep(path: Path) -> None:
     """Delete the workspaces of processes that were killed; put back an old folder found there."""
     for work in path.parent.glob(f".{glob.escape(path.name)}.????????{_SUFFIX}"):
@@ -150,10 +143,10 @@ def _in_one_line(path: Path) -> Iterator[None]:
     try:
         yield
     except _WRITE_ERRORS as error:
-        text = str(getattr(error, "strerror", None) or error) or type(error).__name__
+        text = " ".join(str(getattr(error, "strerror", None) or error).split())
         is_full = os.strerror(errno.ENOSPC) in text
         if getattr(error, "errno", None) is None:  # numpy says only how many bytes it could write
             existing = next(parent for parent in path.parents if parent.exists())
             is_full |= shutil.disk_usage(existing).free < _LITTLE
-        reason = "the disk is full" if is_full else " ".join(text.split())
+        reason = "the disk is full" if is_full else text or type(error).__name__
         raise InputError(f"{path}: cannot be written: {reason}") from error

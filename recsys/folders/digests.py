@@ -74,10 +74,10 @@ class DamagedError(InputError):
 def seal(path: Path) -> None:
     """Replace `BLANK`, which a file must contain once, by the SHA-256 of the file with it."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
-        start = _start_of_digest(content)
-        if start is None:
+        place = _place_of_digest(content)
+        if place is None:
             raise ValueError(f"{path}: {_MARK.decode()} does not occur once")
-        content[start : start + _DIGITS] = hashlib.sha256(content).hexdigest().encode()
+        content[place] = hashlib.sha256(content).hexdigest().encode()
 
 
 def check_seal(path: Path) -> bool:
@@ -88,21 +88,18 @@ def check_seal(path: Path) -> bool:
     """
     if not path.stat().st_size:
         return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        start = _start_of_digest(content)
-        if start is None:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
+        place = _place_of_digest(content)
+        if place is None:
             return False
-        with memoryview(content) as view:
-            digest = hashlib.sha256(view[:start])
-            digest.update(b"0" * _DIGITS)
-            digest.update(view[start + _DIGITS :])
-        if digest.hexdigest().encode() != content[start : start + _DIGITS]:
+        digest, content[place] = content[place], b"0" * _DIGITS
+        if hashlib.sha256(content).hexdigest().encode() != digest:
             raise DamagedError(f"{path}: damaged: its SHA-256 is not the one that it holds")
     return True
 
 
-def _start_of_digest(content: mmap.mmap) -> int | None:
+def _place_of_digest(content: mmap.mmap) -> slice | None:
     """Return where the digest is; None unless the mark occurs once."""
     start = content.find(_MARK) + len(_MARK)
     once = start >= len(_MARK) and content.find(_MARK, start) < 0
-    return start if once and start + _DIGITS <= len(content) else None
+    return slice(start, start + _DIGITS) if once and start + _DIGITS <= len(content) else None

@@ -40,15 +40,15 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
     """
     path = path.resolve()
     file = path.with_name(f".{path.name}.lock")
-    lock = FileLock(file, timeout=patience, poll_interval=0.1)
+    lock = FileLock(file, poll_interval=0.1)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(Timeout):
-            lock.acquire(blocking=False)
-        if not lock.is_locked and patience:
-            logger.info("%s: waiting for %s", path.parent, _holder(file))
+            lock.acquire(timeout=0)
         if not lock.is_locked:
-            lock.acquire()
+            if patience:
+                logger.info("%s: waiting for %s", path.parent, _holder(file))
+            lock.acquire(timeout=patience)
     except Timeout:
         raise BusyError(f"{path}: in use: {_holder(file)}; wait for it, or end it") from None
     except OSError as error:
@@ -72,10 +72,7 @@ def _holder(file: Path) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder itself for a moment; other processes wait.
-
-    Without any effect on a file system that locks no folders.
-    """
+    """Hold a folder itself for a moment; other processes wait, if the file system locks folders."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -87,11 +84,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 def is_unlocked(folder: Path) -> bool:
     """Return whether nobody holds a folder; False if the file system cannot say."""
-    with suppress(OSError):
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         finally:
             os.close(descriptor)
-        return True
-    return False
+    except OSError:
+        return False
+    return True

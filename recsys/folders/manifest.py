@@ -30,10 +30,7 @@ def library_version() -> str:
 
 
 class FolderManifest(BaseModel):
-    """The manifest of every folder that the library writes.
-
-    Each kind of folder adds its own fields and sets the class variables.
-    """
+    """The manifest of a folder; each kind adds its own fields and sets the class variables."""
 
     model_config = ConfigDict(  # another format version may have more fields
         frozen=True, extra="ignore", use_attribute_docstrings=True, allow_inf_nan=False
@@ -57,18 +54,13 @@ class FolderManifest(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the manifest of a folder.
-
-        Raises:
-            InputError: the folder has none, a damaged one, or one of another kind.
-        """
+        """Read the manifest of a folder; none, a damaged one or one of another kind is refused."""
         path = folder / MANIFEST
         if not folder.exists():
             recover(folder)  # a kill may have ended its replacement halfway
-        if not folder.exists():
-            raise InputError(f"{folder}: no such folder")
         if not path.is_file():
-            raise InputError(f"{folder}: not {cls.noun}: it has no {MANIFEST}")
+            missing = f"not {cls.noun}: it has no {MANIFEST}"
+            raise InputError(f"{folder}: {missing if folder.exists() else 'no such folder'}")
         try:
             content = path.read_bytes()
             manifest = cls.model_validate_json(content)
@@ -86,11 +78,7 @@ class FolderManifest(BaseModel):
         return manifest
 
     def verify(self, folder: Path) -> None:
-        """Check the format version, and every file of the folder against its checksum.
-
-        Raises:
-            InputError: another format version, or a file is missing or was changed.
-        """
+        """Refuse another format version, and a file that is missing or was changed."""
         if self.format_version != self.current_version:
             raise InputError(
                 f"{folder}: format version {self.format_version}, and this library reads "
@@ -111,8 +99,6 @@ class FolderManifest(BaseModel):
     def load(cls, folder: Path, load: Callable[[Self], T]) -> T:
         """Check a folder, and load what its manifest lists; again if it was replaced meanwhile."""
         for _ in range(2):
-            if not folder.exists():
-                recover(folder)
             before = _identity(folder)
             try:
                 manifest = cls.read(folder)
@@ -145,17 +131,6 @@ class FolderManifest(BaseModel):
                 f"{folder}: exists and is left alone: {min(foreign)} is not part of {cls.noun}: "
                 "choose another folder, or move it away"
             )
-        return manifest
-
-    @classmethod
-    def load_if_valid(cls, folder: Path) -> Self | None:
-        """Return the `previous` manifest; None also if a file was changed since it was written."""
-        manifest = cls.previous(folder)
-        try:
-            if manifest is not None:
-                manifest.verify(folder)
-        except InputError:
-            return None
         return manifest
 
     def write(self, folder: Path) -> None:
