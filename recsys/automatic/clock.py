@@ -24,10 +24,6 @@ from recsys.training.loop import ENDLESS, build_batches, train
 logger = logging.getLogger(__name__)
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_END_SHARE = 0.35
-"""Share of the limit that is kept for what follows the training, at most."""
-_MARGIN = 0.02
-"""Share of the limit that nothing is planned for: of 600 seconds a mean of two took 602."""
 _PAGE_SECONDS, _PAGE_SHARE = 10.0, 0.07
 """Seconds for the page and the bundle, and the share of the limit that they have at most."""
 _STEPS, _SECONDS, _RANKED, _COUNTED = 2, 1.0, 100, 500
@@ -37,7 +33,7 @@ and what happens once, only add to a time."""
 _MOST_STEPS, _BETWEEN_SHARE, _VALIDATION_SHARE = 50, 1 / 60, 0.25
 """Steps between two validations, and the share of the limit that they take, at most; more where
 validations would take more than that share of the training time."""
-_WAYS, _WEIGHTS = len(GRID) + len(RECENT) + 3, 9
+_WEIGHTINGS = 9 * (len(GRID) + len(RECENT) + 3)
 """Rankings by counts of a validation target, to weight them: each way to count what followed what,
 each share of the interactions that are the newest, and again; nine weights for each."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
@@ -73,11 +69,6 @@ class Clock:
     def seconds_of_page(self) -> float:
         """Seconds that are kept for the page."""
         return min(_PAGE_SECONDS, _PAGE_SHARE * self.limit)
-
-    def end_of_training(self, testing: float) -> float:
-        """Return the moment when training must end, if the tests take so many seconds."""
-        kept = testing + self.seconds_of_page + _MARGIN * self.limit
-        return self.limit - min(_END_SHARE * self.limit, kept)
 
 
 def parse_time_limit(limit: str | float) -> float:
@@ -122,21 +113,19 @@ class Speed:
 
     def seconds_to_weigh(self, histories: int, ranking: float) -> float:
         """Estimate the seconds in which counts are weighted, for a model that ranks so fast."""
-        return histories * (_WAYS * _WEIGHTS * self.counting + 7 * ranking)
+        return histories * (_WEIGHTINGS * self.counting + 7 * ranking)
 
     def sample(self, held_out: HeldOutParts, limit: float, seed: int) -> HeldOutParts:
         """Return random samples of the targets as a limit allows; say where they are fewer."""
         counting, ranking = max(self.counting, 1e-12), max(self.ranking, 1e-12)
-        weighing = 1.1 * _WAYS * _WEIGHTS * counting
+        weighing = 1.1 * _WEIGHTINGS * counting
         chosen = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
         chosen = min(max(chosen, _LEAST_VALID), _MOST_VALID)
         tested = max(_TEST_SHARE * limit / max(10 * counting, 6 * ranking), _LEAST_TEST)
         weighed = _WEIGHING_SHARE * limit / weighing
+        valid = held_out.valid.sample(int(chosen), seed)
+        test = held_out.test.sample(int(tested), seed)
         more = held_out.valid.sample(int(weighed), seed) if weighed > chosen else None
-        valid, test = (
-            held_out.valid.sample(int(chosen), seed),
-            held_out.test.sample(int(tested), seed),
-        )
         for does, some, whole in (
             ("models are chosen", valid, held_out.valid),
             ("tested", test, held_out.test),

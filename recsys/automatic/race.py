@@ -13,8 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from recsys.automatic.racer import Context, Racer
-from recsys.automatic.state import MeasuredBaseline
+from recsys.automatic.racer import Context, MeasuredBaseline, Racer
 from recsys.baselines.tuned import BASELINES
 from recsys.config import AveragedConfig, Experiment
 from recsys.errors import InputError
@@ -37,21 +36,16 @@ _RACE, _TRAINING = 0.4, 0.65
 """Shares of the training time after which the race, and the training, end; then comes the refit.
 NDCG@10 with counts was .0442, .0451 and .0450 after a refit of about a quarter, half and as many of
 the epochs before it on Sports; .0764, .0774, .0776 on Beauty."""
-_REFIT = 0.5
-"""A refit of half as many epochs as before it gives as much as one of as many."""
 _FEWEST, _PASSES = 3, 8
 """Validations of each racer, and passes over the log, in the first rung: after fewer, chance
 decides, or how fast a model learns and not how well. On Beauty HSTU had .0638 for the dot product's
 .0593 after five passes, and less than it in the end."""
-_MOST_MEMBERS = 3
-"""Models in a mean at most: each is read when users are served."""
 _ENOUGH = 0.25
 """A model of another kind needs this share of the winner's epochs: the winner's last gains are
 slow, on Beauty half of its epochs."""
 _GAIN_OF_MEAN = 0.03
-"""The share by which a mean must be better with a member than without, both without counts, which
-leave a third of it: 3.4% of two dot products on Beauty were 2.3% on test with counts, 2% of the
-third one were nothing (see the lab log, committees)."""
+"""The share by which a mean must be better than its first member, both without counts, which leave
+a third of it (see the lab log, committees)."""
 
 
 def tune_baselines(context: Context, protocol: Experiment) -> None:
@@ -70,7 +64,9 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
             continue
         context.say(f"baseline {number} of {len(names)}: {name}")
         started, seen = time.monotonic(), protocol.evaluation.seen
-        best = BASELINES[name].measure(dataset, context.valid, seen, lambda: clock.spent > until)
+        best = BASELINES[name].measure(
+            dataset, context.held_out.valid, seen, lambda: clock.spent > until
+        )
         took, quality = time.monotonic() - started, best.ndcg_at_10
         logger.debug("baseline %s: validation NDCG@10 %.4f, %.1f s", name, quality, took)
         tuned = MeasuredBaseline(name, repr(best.settings), took, quality, best.seconds)
@@ -82,32 +78,29 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
 # --- The race ------------------------------------------------------------------------------------
 
 
-def race(context: Context, racers: list[Racer]) -> list[Racer]:
+def race(context: Context, racers: Sequence[Racer]) -> list[Racer]:
     """Train racers in rungs of equal time, drop the worse half after each; return the best first.
 
     If none can be trained, its `InputError` says why.
     """
-    clock, until = context.clock, context.moment(_RACE)
-    if not any(racer.points or racer.rung is not None for racer in racers):
+    clock, until, dropped = context.clock, context.moment(_RACE), context.state.rungs
+    if not dropped and not any(racer.points for racer in racers):
         raced = choose_field(racers, until - clock.spent)
-        for racer in racers:
-            racer.rung = None if racer in raced else 0
-    field = [racer for racer in racers if racer.rung is None]
+        dropped |= {racer.name: 0 for racer in racers if racer not in raced}
+    field = [racer for racer in racers if racer.name not in dropped]
     rungs = _num_rungs(field)
     for rung in range(1, rungs + 1):
         ends = clock.spent + (until - clock.spent) / (rungs - rung + 1)
         for number, racer in enumerate(field):
             context.say(f"rung {rung} of {rungs}: {racer.name} ({number + 1} of {len(field)})")
             racer.train(clock.spent + (ends - clock.spent) / (len(field) - number))
-        field = sorted((racer for racer in field if racer.points), key=_merit, reverse=True)
+        field = _by_merit(field)
         if not field:
             raise InputError(next(racer.failure for racer in racers if racer.failure))
         survivors = math.ceil(len(field) / 2)
-        for loser in field[survivors:]:
-            logger.debug("rung %d: dropped %s at %.4f", rung, loser.name, loser.quality)
-            loser.rung = rung
+        dropped |= {loser.name: rung for loser in field[survivors:]}
         field = field[:survivors]
-    return sorted((racer for racer in racers if racer.points), key=_merit, reverse=True)
+    return _by_merit(racers)
 
 
 def choose_field(racers: Sequence[Racer], seconds: float) -> list[Racer]:
@@ -123,7 +116,7 @@ def choose_field(racers: Sequence[Racer], seconds: float) -> list[Racer]:
             field = wider
     if len(field) > 1:
         return field
-    validated = [racer for racer in racers if _FEWEST * racer.expected_interval <= seconds]
+    validated = [racer for racer in racers if _FEWEST * racer.interval <= seconds]
     return validated[:1] or [min(racers, key=lambda racer: racer.kind.cost)]
 
 
@@ -131,53 +124,41 @@ def seconds_to_compare(racer: Racer) -> float:
     """Return the seconds that a racer needs in the first rung."""
     training = racer.experiment.training
     passes = math.ceil(_PASSES * training.epochs_per_pass / training.validate_every)
-    return max(_FEWEST, passes) * racer.expected_interval
+    return max(_FEWEST, passes) * racer.interval
 
 
 def _num_rungs(field: Sequence[Racer]) -> int:
     return max(1, math.ceil(math.log2(max(1, len(field)))))
 
 
-def _merit(racer: Racer) -> tuple[float, float]:
-    return math.inf if racer.rung is None else racer.rung, racer.quality
+def _by_merit(racers: Sequence[Racer]) -> list[Racer]:
+    """Return those that were validated: the last to drop out first, then by their quality."""
+
+    def merit(racer: Racer) -> tuple[float, float]:
+        return math.inf if racer.rung is None else racer.rung, racer.quality
+
+    return sorted((racer for racer in racers if racer.points), key=merit, reverse=True)
 
 
-# --- Members of a mean ---------------------------------------------------------------------------
+# --- The mean of two -----------------------------------------------------------------------------
 
 
 def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
-    """Train the winner of a race on while it gains; then others for a mean, if time is left.
-
-    These are one of another kind, if it has trained for long enough, and the winner's kind again
-    with other seeds, `_MOST_MEMBERS` in all.
-    """
+    """Train the winner of a race on while it gains; then one of another kind, if time is left."""
     winner, clock = ranked[0], context.clock
     context.say(f"training {winner.name}")
     winner.train(context.moment(_TRAINING, [winner]))
-    members = [winner]
-    if not context.averages:
-        return members
-    if other := partner(ranked):
-        until = context.moment(_TRAINING, [winner, other])
-        missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
-        if not missing or clock.spent + missing * other.seconds_per_epoch <= until:
-            context.say(f"training {other.name}, for the mean with {winner.name}")
-            other.train(until)
-            members.append(other)
-    while len(members) < _MOST_MEMBERS:
-        refitted = [*members, winner]  # the new one like the winner
-        refits = _REFIT * sum(racer.seconds_of_refit for racer in refitted)
-        seconds = winner.best_epoch * winner.seconds_per_epoch
-        if clock.spent + seconds + refits > context.moment(1.0, refitted):
-            break
-        again = Racer.ready(winner.kind.again(len(members)), context)
-        context.state.add(again)
-        context.say(f"training {again.name}, for a mean")
-        again.train(clock.spent + seconds - again.seconds)
-        if not again.points:
-            break
-        members.append(again)
-    return members
+    other = partner(ranked) if context.averages else None
+    if other is None:
+        return [winner]
+    until = context.moment(_TRAINING, [winner, other])
+    missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
+    seconds = missing / other.experiment.training.validate_every * other.interval
+    if missing and clock.spent + seconds > until:
+        return [winner]
+    context.say(f"training {other.name}, for the mean with {winner.name}")
+    other.train(until)
+    return [winner, other]
 
 
 def partner(ranked: Sequence[Racer]) -> Racer | None:
@@ -186,36 +167,39 @@ def partner(ranked: Sequence[Racer]) -> Racer | None:
     Models of one kind, such as two with a dot product, err alike.
     """
     winner, *others = ranked
-    known = [racer for racer in others if racer.family != winner.family]
+    known = [racer for racer in others if _family(racer) != _family(winner)]
     known = [racer for racer in known if len(racer.points) >= _FEWEST] or known
     epochs = min((racer.epochs for racer in known), default=0)
-    return max(known, key=lambda racer: racer.quality_after(epochs), default=None)
+
+    def quality(racer: Racer) -> float:
+        early = (point.ndcg for point in racer.points if point.epochs <= epochs)
+        return max(early, default=-1.0)
+
+    return max(known, key=quality, default=None)
+
+
+def _family(racer: Racer) -> str:
+    return racer.kind.experiment.model.family
 
 
 def choose_members(context: Context, racers: Sequence[Racer]) -> tuple[list[Racer], Choice | None]:
-    """Return the first racer and those with which their mean gains enough; say what came of it."""
-    members, quality = [racers[0]], racers[0].quality
-    if not context.averages or context.clock.stopped:
+    """Return the first racer, with the second if their mean gains enough; say what came of it."""
+    alone, *others = racers
+    members, said = [alone], f"validation NDCG@10: {alone.quality:.4f} of {alone.name}"
+    if not others or not context.averages or context.clock.stopped:
         return members, None
-    said = [f"Validation NDCG@10: {quality:.4f} of {racers[0].name}"]
-    for racer in racers[1:]:
-        tried = [*members, racer]
-        context.say(f"validating the mean of {_names(tried)}")
-        try:
-            _, mean = mean_of_members(context, tried, [member.validated() for member in tried])
-        except InputError as error:  # it does not fit into the memory
-            said.append(f"no mean, {error}")
-            break
-        averaged = float(mean.curve.validated()[1].values("ndcg_at_10").mean())
-        said.append(f"{averaged:.4f} of the mean of {_names(tried)}")
-        if averaged >= (1 + _GAIN_OF_MEAN) * quality:
-            members, quality = tried, averaged
-        else:
-            said[-1] += f", which is not {_GAIN_OF_MEAN:.0%} better"
-    if len(racers) == 1:
-        said.append("no other model had the time to be averaged with it")
-    kind = "averaged" if len(members) > 1 else "one model"
-    return members, Choice("model.kind", kind, f"{'; '.join(said)}.")
+    tried = [alone, others[0]]
+    context.say(f"validating the mean of {_names(tried)}")
+    try:
+        _, mean = mean_of_members(context, tried, [member.validated() for member in tried])
+    except InputError as error:  # it does not fit into the memory
+        return members, Choice("model.kind", "one model", f"{said}; no mean, {error}")
+    averaged = float(mean.curve.validated()[1].values("ndcg_at_10").mean())
+    said += f"; {averaged:.4f} of the mean of {_names(tried)}"
+    if averaged >= (1 + _GAIN_OF_MEAN) * alone.quality:
+        return tried, Choice("model.kind", "averaged", said)
+    worse = f", which is not {_GAIN_OF_MEAN:.0%} better"
+    return members, Choice("model.kind", "one model", said + worse)
 
 
 def mean_of_members(
@@ -226,14 +210,14 @@ def mean_of_members(
         [member.chosen_experiment(alone) for member, alone in zip(members, fitted, strict=True)]
     )
     context.catalogue.check_memory(experiment.model, 2)
-    mean = mean_of(experiment, context.dataset, context.catalogue, context.valid, fitted)
+    mean = mean_of(experiment, context.dataset, context.catalogue, context.held_out.valid, fitted)
     return experiment, mean
 
 
 def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
     """Return the experiment that trains all members from the beginning, and averages them."""
     first, longest = members[0], max(member.training.max_epochs for member in members)
-    own = {"max_epochs", "decay_fraction", "validate_every", "exclude_seen"}
+    own = {"max_epochs", "validate_every", "exclude_seen"}
     trees = [
         {"model": member.model, **member.training.model_dump(include=own)} for member in members
     ]
@@ -260,8 +244,6 @@ class Finished(NamedTuple):
     experiment: Experiment
     """The settings that repeat it from the beginning."""
     fitted: Fitted
-    rising: bool
-    """Whether time ended its training, and not a lack of gains."""
     averaging: Choice | None
     """What came of a mean of models; None if none was to be tried."""
 
@@ -269,33 +251,30 @@ class Finished(NamedTuple):
 def finish(context: Context, racers: Sequence[Racer]) -> Finished:
     """Choose the members of the answer, and refit each on the training and validation parts."""
     members, averaging = choose_members(context, racers)
-    first, fitted = members[0], list[Fitted]()
-    rising = not (first.exhausted or context.clock.stopped)
-    needed = [member.seconds_of_refit for member in members]
+    needed, fitted = [member.seconds_of_refit for member in members], list[Fitted]()
     for number, member in enumerate(members):
         context.say(f"the refit of {member.name}")
         left = context.moment(1.0, members) - context.clock.spent
         own = needed[number] / max(sum(needed[number:]), 1e-9)
         fitted.append(member.refit(context.clock.spent + own * left))
-    tell_outcomes(context, [member.name for member in members])
+    tell_outcomes(context, members)
     if len(members) == 1:
-        experiment = first.chosen_experiment(fitted[0])
-        return Finished(first.name, experiment, fitted[0], rising, averaging)
+        experiment = members[0].chosen_experiment(fitted[0])
+        return Finished(members[0].name, experiment, fitted[0], averaging)
     experiment, mean = mean_of_members(context, members, fitted)
-    return Finished(f"the mean of {_names(members)}", experiment, mean, rising, averaging)
+    return Finished(f"the mean of {_names(members)}", experiment, mean, averaging)
 
 
-def tell_outcomes(context: Context, chosen: Sequence[str] = ()) -> None:
-    """Say what became of each racer, and put those first whose model was chosen."""
-    for entry in context.state.racers:
-        entry.chosen = entry.name in chosen
-        if entry.chosen:
-            others = " and ".join(name for name in chosen if name != entry.name)
-            entry.outcome = f"won, averaged with {others}" if others else "won"
-        elif entry.failure and not entry.points:
-            entry.outcome = f"not trained: {entry.failure.partition(': choose ')[0]}"
-        elif entry.rung is not None:
-            entry.outcome = f"dropped in rung {entry.rung}" if entry.rung else "not raced: no time"
+def tell_outcomes(context: Context, members: Sequence[Racer] = ()) -> None:
+    """Say what became of each racer."""
+    for racer in context.racers:
+        racer.won = racer in members
+        if racer.won:
+            others = _names([member for member in members if member is not racer])
+            racer.outcome = f"won, averaged with {others}" if others else "won"
+        elif racer.failure and not racer.points:
+            racer.outcome = f"not trained: {racer.failure.partition(': choose ')[0]}"
+        elif racer.rung is not None:
+            racer.outcome = f"dropped in rung {racer.rung}" if racer.rung else "not raced: no time"
         else:
-            entry.outcome = "stopped by Ctrl-C" if context.clock.stopped else "adds nothing"
-    context.state.racers.sort(key=lambda entry: not entry.chosen)
+            racer.outcome = "stopped by Ctrl-C" if context.clock.stopped else "adds nothing"

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+from pydantic import TypeAdapter
 from rich.progress import Progress
 
 from recsys.automatic.clock import Clock, Speed
 from recsys.automatic.rules import Kind, Plan
-from recsys.automatic.state import Entry, State
+from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.results import Phases
+from recsys.experiments.baselines import Tuned
+from recsys.folders.atomic import new_file
+from recsys.folders.digests import tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.model.models import Model
 from recsys.reports.run_page import RacePoint
 from recsys.serving.calibration import CALIBRATING
-from recsys.training.checkpoints import CheckpointError, TrainingState
+from recsys.training.checkpoints import Checkpoint, CheckpointError, CheckpointFile, TrainingState
 from recsys.training.device import training_device, with_precision
 from recsys.training.epochs import MONITOR, Curve, Report
 from recsys.training.loop import ENDLESS, build_batches, train
@@ -41,10 +48,110 @@ _MORE_PATIENCE, _NO_MATCH = 4, 0.5
 catalogue a model first learns what is popular, and gets worse before it learns what follows."""
 _SAVE_SECONDS = 60.0
 """Seconds between two saves within a turn."""
+_END_SHARE, _MARGIN = 0.35, 0.02
+"""Shares of the limit: that is kept for what follows the training, at most; and that nothing is
+planned for: of 600 seconds a mean of two took 602."""
 _MODEL_TESTS, _TEMPERATURES = 3, 8
 """Rankings of a test target by the model, and scorings of some validation histories, to test it."""
 _STORE_SECONDS, _BASELINES_SHARE = 1.0, 0.05
-"""Of the tracking store, for the test of a baseline; and what those of all have of the limit."""
+"""Of the tracking store, for the test of a baseline; what those of all have of the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBaseline:
+    """A baseline with the settings that validation chose."""
+
+    name: str
+    settings: str
+    """Those of its grid that Python prints so."""
+    seconds: float
+    """What choosing them took."""
+    ndcg_at_10: float
+    """On the validation targets."""
+    trial_seconds: float
+    """Of fitting it once, and ranking the validation targets."""
+
+    @property
+    def tuned(self) -> Tuned:
+        """The settings themselves."""
+        baseline = BASELINES[self.name]
+        grid = (*baseline.grid, *baseline.published.values())
+        return Tuned(next(known for known in grid if repr(known) == self.settings), self.seconds)
+
+
+@dataclass
+class State:
+    """The finished steps of a run: one that is killed and started again resumes where it was.
+
+    Beside the results, ``.NAME.race`` has them as ``state.json``, and the checkpoints of racers.
+    """
+
+    folder: Path
+    facts: str
+    """The digest of all that decides the race: a state of other facts is not resumed."""
+    seconds: float = 0.0
+    """Spent until the last save."""
+    race_began: float | None = None
+    speed: Speed | None = None
+    baselines: list[MeasuredBaseline] = field(default_factory=list)
+    """Best first."""
+    rungs: dict[str, int] = field(default_factory=dict)
+    """The rung after which each racer was dropped, 0 if it was not raced; the others race."""
+
+    @classmethod
+    def open(cls, out: Path, facts: Mapping[str, Any], *, fresh: bool) -> State:
+        """Return the state of an interrupted run into a folder; else a new one, and delete it.
+
+        One of other facts, or a damaged one, does not count.
+        """
+        new = cls(out.with_name(f".{out.name}.race"), tree_sha256(facts))
+        try:
+            tree = json.loads((new.folder / "state.json").read_text(encoding="utf-8"))
+            if tree.pop("digest") != tree_sha256(tree):
+                raise ValueError("damaged")
+            state = _ADAPTER.validate_python(tree | {"folder": new.folder})
+            if state.facts == new.facts and not fresh:
+                return state
+            logger.info("%s: of a run with other data or settings: it starts anew", new.folder)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            logger.warning("%s: damaged: it starts anew", new.folder)
+        new.remove()
+        return new
+
+    def write(self, spent: float) -> None:
+        """Write what has ended, and the seconds of the whole run so far."""
+        self.seconds = spent
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tree = _ADAPTER.dump_python(self, mode="json", exclude={"folder"})
+        tree["digest"] = tree_sha256(tree)
+        with new_file(self.folder / "state.json") as file:
+            file.write_text(json.dumps(tree), encoding="utf-8")
+
+    def save(self, name: str, training: TrainingState) -> None:
+        """Write a checkpoint."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file(name).write(Checkpoint("", 0.0, training))
+
+    def read(self, name: str) -> TrainingState | None:
+        """Return what `save` wrote; None if there is none, or it is damaged."""
+        try:
+            checkpoint = self._file(name).read()
+        except CheckpointError as error:
+            logger.warning("%s", first_line(error))
+            return None
+        return None if checkpoint is None else checkpoint.state
+
+    def _file(self, name: str) -> CheckpointFile:
+        return CheckpointFile(self.folder / name, {"facts": self.facts, "name": name})
+
+    def remove(self) -> None:
+        """Delete the folder, if there is one."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_ADAPTER = TypeAdapter(State)
 
 
 @dataclass
@@ -62,67 +169,89 @@ class Context:
     state: State
     averages: bool = False
     """Whether the answer may be a mean of several models."""
-    phases: Phases = field(default_factory=Phases)
+    phases: dict[str, float] = field(default_factory=dict)
+    """The seconds of each."""
     progress: Progress | None = None
     announce: Callable[[str], None] = lambda _: None
-
-    @property
-    def valid(self) -> Holdout:
-        """The targets that choose."""
-        return self.held_out.valid
+    racers: list[Racer] = field(default_factory=list)
 
     def moment(self, share: float, members: Sequence[Racer] = ()) -> float:
         """Return when a share of the time from the race to the tests, of the members, is over."""
-        state, limit = self.state, self.clock.limit
+        state, clock, limit = self.state, self.clock, self.clock.limit
         if state.race_began is None:
-            state.race_began = self.clock.spent
-        ranking = sum(member.seconds_per_ranking for member in members) or self.speed.ranking
-        valid, test = len(self.valid.histories), len(self.held_out.test.histories)
+            state.race_began = clock.spent
+        valid, test = len(self.held_out.valid.histories), len(self.held_out.test.histories)
+        ranking = sum(racer.validating / max(len(racer.points), 1) / valid for racer in members)
+        ranking = ranking or self.speed.ranking
         testing = ranking * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
         testing += self.speed.seconds_to_weigh(len(self.held_out.weighed_on.histories), ranking)
         baselines = sum(2 * tuned.trial_seconds + _STORE_SECONDS for tuned in state.baselines)
         testing += min(baselines, _BASELINES_SHARE * limit)
-        return state.race_began + share * (self.clock.end_of_training(testing) - state.race_began)
+        kept = min(_END_SHARE * limit, testing + clock.seconds_of_page + _MARGIN * limit)
+        return state.race_began + share * (limit - kept - state.race_began)
 
     def say(self, what: str) -> None:
         """Announce what is tried next, and the best so far: narrow terminals cut off its name."""
         tried = [(baseline.ndcg_at_10, baseline.name) for baseline in self.state.baselines]
-        tried += [(entry.quality, entry.name) for entry in self.state.racers if entry.points]
+        tried += [(racer.quality, racer.name) for racer in self.racers if racer.points]
         quality, name = max(tried, default=(0.0, ""))
         self.announce(f"{what}, best {quality:.4f} ({name})" if tried else what)
 
 
-@dataclass(eq=False, kw_only=True)
-class Racer(Entry):
+@dataclass(eq=False)
+class Racer:
     """The training of one kind of model, whose checkpoints are on disk while it waits.
 
-    The learning rate is constant: so it can pause after any epoch, and be refitted from the best
-    one. The average of the weights after each epoch is validated, and what the refit returns.
+    The learning rate is constant: it can pause after any epoch, and be refitted from the best one.
+    The average of the weights after each epoch is validated, and what the refit returns.
     """
 
-    kind: Kind = field(repr=False)
+    kind: Kind
     context: Context = field(repr=False)
+    points: list[RacePoint] = field(default_factory=list)
+    """Its validations."""
+    seconds: float = 0.0
+    """Of its training."""
+    validating: float = 0.0
+    """Those of them in which it was validated."""
+    failure: str = ""
+    """Why its training cannot go on: it diverged, or does not fit into the memory."""
+    outcome: str = ""
+    """What became of it, once the training has ended."""
+    won: bool = False
+    """Whether it is the answer, or a member of it."""
+    _kept: dict[str, TrainingState] = field(default_factory=dict, repr=False)
+    _saved: float = 0.0
 
     @classmethod
     def ready(cls, kind: Kind, context: Context) -> Racer:
         """Return a racer that has not started, or as an interrupted run has saved it."""
-        known = {entry.name: vars(entry) for entry in context.state.racers}
-        entry = known.get(kind.name, {"name": kind.name, "description": kind.description})
-        racer = cls(**entry, kind=kind, context=context)
+        racer = cls(kind, context)
         _ = racer.experiment  # raises if there is nothing to train on
         latest = context.state.read(f"{kind.name}.latest")
-        epochs = [] if latest is None else latest.curve.epochs
-        moments = {point.epochs: point.seconds for point in racer.points}
-        racer.points = [  # the checkpoint may be older or newer than the entry
-            RacePoint(moments.get(number, context.state.seconds), number, epoch[MONITOR])
-            for number, epoch in enumerate(epochs, 1)
-            if MONITOR in epoch
-        ]
-        racer.validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in epochs)
-        racer.seconds = racer.validating + sum(epoch["train/seconds"] for epoch in epochs)
-        if epochs:
-            logger.info("resuming %s after %d epochs", kind.name, len(epochs))
+        for epoch, metrics in enumerate([] if latest is None else latest.curve.epochs, 1):
+            took = metrics["train/seconds"] + metrics.get("epoch/valid_seconds", 0.0)
+            racer._note(epoch, metrics, racer.seconds + took)
+        if racer.points:
+            logger.info("resuming %s after %d epochs", racer.name, racer.epochs)
+        context.racers.append(racer)
         return racer
+
+    def _note(self, epoch: int, metrics: dict[str, float], seconds: float) -> None:
+        self.seconds = seconds
+        if MONITOR in metrics:
+            self.validating += metrics["epoch/valid_seconds"]
+            self.points.append(RacePoint(seconds, epoch, metrics[MONITOR]))
+
+    @property
+    def name(self) -> str:
+        """The name of its kind."""
+        return self.kind.name
+
+    @property
+    def rung(self) -> int | None:
+        """The rung after which it was dropped, 0 if it was not raced; None if it is in the race."""
+        return self.context.state.rungs.get(self.name)
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -130,7 +259,7 @@ class Racer(Entry):
 
         Over a small log several epochs lie between two validations.
         """
-        experiment, targets = self.kind.experiment, len(self.context.valid.histories)
+        experiment, targets = self.kind.experiment, len(self.context.held_out.valid.histories)
         tokens, steps = experiment.training.batch_tokens, self._steps
         between = self.context.speed.steps_between(tokens, targets, self.context.clock.limit)
         changes = {
@@ -139,20 +268,12 @@ class Racer(Entry):
             "patience": ENDLESS,
         }
         training = experiment.training.model_copy(update=changes)
-        return experiment.model_copy(update={"name": self.kind.name, "training": training})
+        return experiment.model_copy(update={"name": self.name, "training": training})
 
     @property
-    def expected_interval(self) -> float:
-        """Seconds from one validation to the next, as the measured speed lets expect."""
-        training, speed = self.experiment.training, self.context.speed
-        steps = self._steps * training.validate_every
-        seconds = steps / training.epochs_per_pass * training.batch_tokens * speed.token
-        return self.kind.cost * (seconds + len(self.context.valid.histories) * speed.ranking)
-
-    @property
-    def family(self) -> str:
-        """Models of one family, such as two with a dot product, err alike."""
-        return self.kind.experiment.model.family
+    def quality(self) -> float:
+        """Best validation NDCG@10 so far; -1 before the first."""
+        return max((point.ndcg for point in self.points), default=-1.0)
 
     @property
     def epochs(self) -> int:
@@ -164,23 +285,21 @@ class Racer(Entry):
         """Epochs before the best validation."""
         return next((point.epochs for point in self.points if point.ndcg == self.quality), 0)
 
-    def quality_after(self, epochs: int) -> float:
-        """Best validation NDCG@10 of the first epochs; -1 without a validation."""
-        return max((point.ndcg for point in self.points if point.epochs <= epochs), default=-1.0)
-
     @property
-    def seconds_per_epoch(self) -> float:
-        """Seconds of an epoch with its validation."""
-        return self.seconds / max(self.epochs, 1)
-
-    @property
-    def seconds_per_ranking(self) -> float:
-        """Seconds of ranking the targets of a history."""
-        return self.validating / max(len(self.points), 1) / len(self.context.valid.histories)
+    def interval(self) -> float:
+        """Seconds from one validation to the next, as its own ones took, or the speed tells."""
+        training, speed = self.experiment.training, self.context.speed
+        if self.points:
+            return self.seconds / self.epochs * training.validate_every
+        steps = self._steps * training.validate_every
+        seconds = steps / training.epochs_per_pass * training.batch_tokens * speed.token
+        return self.kind.cost * (
+            seconds + len(self.context.held_out.valid.histories) * speed.ranking
+        )
 
     @property
     def seconds_of_refit(self) -> float:
-        """Estimate the seconds of a refit of as many epochs: more steps, and no validations."""
+        """Seconds of a refit of as many epochs: more steps, and no validations."""
         training = max(self.seconds - self.validating, 1e-3) / max(self.epochs, 1)
         steps = self._num_steps(self.context.dataset.histories("test"))
         return self.best_epoch * training * steps / self._steps
@@ -196,8 +315,8 @@ class Racer(Entry):
 
     def is_over(self, until: float) -> bool:
         """Return whether it gains nothing more, or its next validation is farther from a moment."""
-        half = self.seconds_per_epoch * self.experiment.training.validate_every / 2
-        return self.exhausted or (bool(self.points) and self.context.clock.spent + half >= until)
+        late = bool(self.points) and self.context.clock.spent + self.interval / 2 >= until
+        return self.exhausted or late
 
     def train(self, until: float) -> None:
         """Train on until a moment, to one validation at least, unless it gains nothing or fails.
@@ -206,29 +325,44 @@ class Racer(Entry):
         """
         if self.is_over(until):
             return
-        clock, before, started = self.context.clock, self.seconds, time.monotonic()
-        kept, curve = _Kept(self), None
+        before, started, curve = self.seconds, time.monotonic(), None
+        self._saved = started
 
         def record(epoch: int, metrics: dict[str, float]) -> bool:
-            self.seconds = before + time.monotonic() - started
-            if MONITOR not in metrics:
-                return False
-            self.points.append(RacePoint(clock.spent, epoch, metrics[MONITOR]))
-            self.validating += metrics["epoch/valid_seconds"]
-            return self.is_over(until)
+            self._note(epoch, metrics, before + time.monotonic() - started)
+            return MONITOR in metrics and self.is_over(until)
 
         try:
             start = self.context.state.read(f"{self.name}.latest")
-            _, curve = self._train(self._histories, self.context.valid, record, start, kept.keep)
+            _, curve = self._train(
+                self._histories, self.context.held_out.valid, record, start, self._keep
+            )
         except CheckpointError:
             raise
         except InputError as error:  # it diverged, does not fit into memory, or has a fault
             self.failure = str(error)
             end = ": the best epoch before is used" if self.points else " drops out"
             logger.warning("%s%s: %s", self.name, end, error)
-        kept.save()
+        self._save()
         if curve is not None and curve.interrupted:
             raise KeyboardInterrupt
+
+    def _keep(self, training: TrainingState) -> None:
+        """Keep the state of a whole epoch, whose tensors the next step changes."""
+        if training.epoch_has_ended:
+            self._kept["latest"] = training.copy()
+            if training.curve.best_epoch == len(training.curve.epochs):
+                self._kept["best"] = self._kept["latest"]
+            if time.monotonic() - self._saved > _SAVE_SECONDS:
+                self._save()
+
+    def _save(self) -> None:
+        """Write the best before the latest: who is killed in between repeats an epoch."""
+        for name in sorted(self._kept):
+            self.context.state.save(f"{self.name}.{name}", self._kept[name])
+        self._kept.clear()
+        self.context.state.write(self.context.clock.spent)
+        self._saved = time.monotonic()
 
     def refit(self, until: float) -> Fitted:
         """Train on with the training and validation parts together, and return the model.
@@ -305,28 +439,3 @@ class Racer(Entry):
         except Exception as error:
             logger.debug("%s", self.name, exc_info=True)
             raise InputError(f"{type(error).__name__}: {first_line(error)}") from error
-
-
-class _Kept:
-    """The checkpoints of a racer that trains, which are written a minute after the last ones."""
-
-    def __init__(self, racer: Racer) -> None:
-        self._racer, self._saved = racer, time.monotonic()
-        self._states: dict[str, TrainingState] = {}
-
-    def keep(self, training: TrainingState) -> None:
-        """Keep the state of a whole epoch, whose tensors the next step changes."""
-        if training.epoch_has_ended:
-            self._states["latest"] = training.copy()
-            if training.curve.best_epoch == len(training.curve.epochs):
-                self._states["best"] = self._states["latest"]
-            if time.monotonic() - self._saved > _SAVE_SECONDS:
-                self.save()
-
-    def save(self) -> None:
-        """Write the best before the latest: who is killed in between repeats an epoch."""
-        state, clock = self._racer.context.state, self._racer.context.clock
-        for name, training in sorted(self._states.items()):
-            state.save(f"{self._racer.name}.{name}", training)
-        state.write(clock.spent)
-        self._saved = time.monotonic()

@@ -1,4 +1,4 @@
-"""The rule that turns facts about a log into the settings that are raced against each other.
+"""The rule that turns facts about a log into its split, and into the settings that are raced.
 
 Sizes follow from the facts; the race decides on the kind of model. The rule was made from logs of
 several kinds (docs/results.md has the measurements) and never reads a held-out purchase.
@@ -12,8 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from recsys.automatic.facts import LONGEST, LogFacts
-from recsys.config import DataConfig, Experiment, TrackingConfig, parse_experiment
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from recsys.config import (
+    DataConfig,
+    Experiment,
+    Feature,
+    GlobalTime,
+    Split,
+    TrackingConfig,
+    parse_experiment,
+)
+from recsys.data.database import dates_in, numbers_in, present
+from recsys.data.features import COLUMN_CLASSES, FeatureCells
+from recsys.data.histories import Histories
+from recsys.data.prepared import PreparedDataset
+from recsys.data.splits import cut_points
+from recsys.errors import InputError
 from recsys.reports.run_page import Choice
 
 Preset = Literal["fast", "balanced", "best"]
@@ -21,9 +38,28 @@ Preset = Literal["fast", "balanced", "best"]
 TIME_LIMITS: dict[Preset, float] = {"fast": 300.0, "balanced": 900.0, "best": 3600.0}
 """Seconds of each preset if no limit is given."""
 _NUM_KINDS = {"fast": 2, "balanced": 4, "best": 5}
+_LENGTHS = (10, 20, 30, 50, 75, 100, 150, 200)
+"""Items of a history that models may read."""
+_SEQUENCE_NUMBER_STEPS = 3
+"""Times whose differences within a user take at most this many values are sequence numbers."""
+_MOST_VALUES = 1_000
+"""A kept column of categories with more different values is refused: few interactions share one."""
+_NEEDED = 4
+"""Interactions of a user with two held out and a pair to learn from."""
+BY_DATE = Choice(
+    "data.split",
+    "global_time",
+    f"few users have {_NEEDED} interactions, which leaving two of each out needs: the latest "
+    "interactions of all users are held out",
+)
+_FEW, _FEW_USERS, _LEAST_SHARE = 100, 0.1, 0.02
+"""Targets below which chance decides between models; a small log may have a tenth of its users, and
+a large one must have this share of them: those with the most interactions are unlike the others."""
+_CLEARLY, _TRAINED_ON = 2, 0.5
+"""The split by date must have so many times as many targets, and leave this share of the
+interactions for training."""
 _REPEATS = 0.05
 """From this share of repeated items on, seen items are recommended."""
-_LENGTHS = (10, 20, 30, 50, 75, 100, 150, LONGEST)
 _MOST_OF_THE_LOG = 0.5
 """If the newest items of the histories are fewer than this share, the older ones are trained on."""
 _MANY_INTERACTIONS, _FEW_INTERACTIONS = 400_000, 30_000
@@ -32,27 +68,12 @@ _SPARSE, _DENSE = 40, 100
 _FULL_SOFTMAX_ITEMS = 60_000
 """The largest catalogue whose full softmax is worth its cost on a CPU."""
 _STEPS_PER_PASS = 128
-_DENSE_ORDER = (
-    "hstu",
-    "target-attention-average",
-    "gated-rotary",
-    "target-attention",
-    "dot-product",
+_HSTU, _AVERAGE, _GATED, _SUM, _DOT = (
+    *("hstu", "target-attention-average", "gated-rotary", "target-attention", "dot-product"),
 )
-_SPARSE_ORDER = (
-    "dot-product",
-    "target-attention",
-    "hstu",
-    "gated-rotary",
-    "target-attention-average",
-)
-_REPEAT_ORDER = (
-    "target-attention-average",
-    "hstu",
-    "gated-rotary",
-    "target-attention",
-    "dot-product",
-)
+_DENSE_ORDER = (_HSTU, _AVERAGE, _GATED, _SUM, _DOT)
+_SPARSE_ORDER = (_DOT, _SUM, _HSTU, _GATED, _AVERAGE)
+_REPEAT_ORDER = (_AVERAGE, _HSTU, _GATED, _SUM, _DOT)
 """The kinds of model, those first that won on logs with many, or few, interactions per item, and on
 logs with repeats: a short race is run by the first alone."""
 
@@ -78,20 +99,130 @@ class Plan:
         return Path("runs") / self.name
 
 
-class Kind(NamedTuple):
-    """A kind of model with the settings that it is raced with."""
+# --- The split -----------------------------------------------------------------------------------
 
-    name: str
-    description: str
-    cost: float
-    """Time of a step, in steps of the dot product, about: it decides how many can be raced."""
-    experiment: Experiment
 
-    def again(self, number: int) -> Kind:
-        """Return the same kind with another seed."""
-        experiment = self.experiment.model_copy(update={"seed": self.experiment.seed + number})
-        description = f"{self.description}, seed {experiment.seed}"
-        return Kind(f"{self.name}-{number + 1}", description, self.cost, experiment)
+def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> Split | None:
+    """Return the split by date if the usual one, leaving the last items out, has too few users.
+
+    That needs four interactions of a user; the customers of many shops have two. The split by date
+    needs one before the date and one after it, and times that do not begin anew with every user.
+    None if it is not clearly better. Timestamps [N] ascend for each user, from offsets [U + 1] on.
+    """
+    users = len(offsets) - 1
+    usual = int(np.count_nonzero(np.diff(offsets) >= _NEEDED))
+    least = max(min(_FEW, _FEW_USERS * users), _LEAST_SHARE * users)
+    if usual >= least or pl.Series(np.asarray(timestamps[offsets[:-1]])).n_unique() == 1:
+        return None
+    split = GlobalTime()
+    try:
+        first, second, last = cut_points(split, timestamps, offsets).T
+    except InputError:
+        return None
+    valid = np.count_nonzero((first > 0) & (second > first))
+    test = np.count_nonzero((second > 0) & (last > second))
+    is_better = min(valid, test) >= max(least, _CLEARLY * usual)
+    return split if is_better and first.sum() >= _TRAINED_ON * len(timestamps) else None
+
+
+# --- Facts ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the training part of a log looks like.
+
+    Of the validation part only the size of the catalogue is known, of the test part nothing; but
+    the values of a kept column must be readable in all of them.
+    """
+
+    users: int
+    """Users with at least two interactions, of which a model can learn."""
+    items: int
+    """Size of the catalogue."""
+    interactions: int
+    long_length: float
+    """The 98th percentile of their number of interactions."""
+    repeat_share: float
+    """Share of a user's interactions, the first excepted, with an item that the user had before."""
+    has_times: bool
+    """Whether the times are more than sequence numbers."""
+    newest_share: float = 1.0
+    """Share of the interactions that the longest histories of models would hold."""
+    features: tuple[Feature, ...] = ()
+    """The kept columns of the log, which the models read."""
+
+    @property
+    def interactions_per_item(self) -> float:
+        """Mean number of interactions of an item."""
+        return self.interactions / max(self.items, 1)
+
+    @classmethod
+    def of(cls, dataset: PreparedDataset) -> LogFacts:
+        """Read the facts from the training part of a prepared dataset.
+
+        Raises:
+            InputError: a kept column cannot be read in all rows, or tells nothing.
+        """
+        histories = dataset.histories("valid")
+        lengths = histories.lengths
+        learnable = lengths[lengths >= 2]
+        return cls(
+            users=len(learnable),
+            items=dataset.num_items,
+            interactions=len(histories.items),
+            long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
+            repeat_share=_repeat_share(histories),
+            has_times=_has_times(histories),
+            newest_share=float(np.minimum(lengths, _LENGTHS[-1]).sum() / max(lengths.sum(), 1)),
+            features=tuple(_read_column(name, dataset) for name in dataset.config.keep),
+        )
+
+
+def _has_times(histories: Histories) -> bool:
+    if histories.times is None:
+        return False
+    within = histories.users[1:] == histories.users[:-1]
+    steps = pl.Series(np.diff(histories.times)[within])
+    return steps.n_unique() > _SEQUENCE_NUMBER_STEPS
+
+
+def _repeat_share(histories: Histories) -> float:
+    later = len(histories.items) - int(np.count_nonzero(histories.lengths))
+    pairs = pl.DataFrame({"user": histories.users, "item": histories.items}).n_unique()
+    return (len(histories.items) - pairs) / max(later, 1)
+
+
+def _read_column(name: str, dataset: PreparedDataset) -> Feature:
+    """Return how the models read a kept column, by its values in training."""
+    table = dataset.interaction_table
+    training = table.filter(dataset.in_training)
+    feature, values = _feature_of(training[name]), present(training[name])
+    reader = COLUMN_CLASSES[feature.kind]
+    reader.read(FeatureCells("interaction", feature, table))
+    different = reader.fit(FeatureCells("interaction", feature, training)).num_categories
+    are_dates = feature.kind == "category" and not dates_in(values).null_count()
+    if are_dates or different > min(_MOST_VALUES, len(training) / 2):
+        raise InputError(
+            f"keep: {name}: {different:,} different values in {len(training):,} training "
+            "interactions: a model reads numbers, and few values that are no dates"
+        )
+    return feature
+
+
+def _feature_of(column: pl.Series) -> Feature:
+    if column.dtype.is_nested():
+        return Feature(kind="categories", column=column.name)
+    if not column.dtype.is_numeric():
+        numbers = numbers_in(present(column))  # integers that are text are codes, such as 007
+        if numbers.dtype != pl.Float64 or numbers.null_count():
+            return Feature(column=column.name)
+    return Feature(kind="number", column=column.name)
+
+
+# --- Settings ------------------------------------------------------------------------------------
+
+_FEATURES = "model.interaction_features"
 
 
 def choose_settings(facts: LogFacts) -> list[Choice]:
@@ -120,22 +251,27 @@ def choose_settings(facts: LogFacts) -> list[Choice]:
         Choice("training.learning_rate", "0.004", "constant: weights are averaged"),
     ]
     if facts.newest_share < _MOST_OF_THE_LOG:
-        newest = f"the newest {LONGEST} interactions of each user are {facts.newest_share:.0%} of"
-        older = f"{newest} all: the older ones are trained on, too"
+        newest = f"the newest {_LENGTHS[-1]} interactions of each user are"
+        older = f"{newest} {facts.newest_share:.0%} of all: the older ones are trained on, too"
         choices.append(Choice("training.windows", "all", older))
     if facts.items > _FULL_SOFTMAX_ITEMS:
         loss = "{kind: sampled_softmax, num_negatives: 2048}"
         costly = f"{facts.items:,} items: the softmax over all of them costs too much"
         choices.append(Choice("training.loss", loss, costly))
-    if facts.kept:
-        read = [f"{name} as {feature.kind}" for name, feature, _ in facts.kept if feature]
-        left_out = [f"{name} is left out: {fault}" for name, _, fault in facts.kept if fault]
-        reason = "; ".join(["kept columns describe past interactions", *left_out])
-        choices.append(Choice(_FEATURES, ", ".join(read) or "none", reason))
+    if facts.features:
+        read = ", ".join(f"{feature.column} as {feature.kind}" for feature in facts.features)
+        choices.append(Choice(_FEATURES, read, "kept columns describe past interactions"))
     return choices
 
 
-_FEATURES = "model.interaction_features"
+class Kind(NamedTuple):
+    """A kind of model with the settings that it is raced with."""
+
+    name: str
+    description: str
+    cost: float
+    """Time of a step, in steps of the dot product, about: it decides how many can be raced."""
+    experiment: Experiment
 
 
 def propose(
@@ -153,7 +289,7 @@ def propose(
     for name in order[: _NUM_KINDS[plan.preset]]:
         description, cost, model = models[name]
         # Seen items kept in the loss: better for a filtered dot product, worse for the others.
-        exclude_seen = False if name == "dot-product" and model.get("filter") else None
+        exclude_seen = False if name == _DOT and model.get("filter") else None
         tree = {
             "name": plan.name,
             "seed": plan.seed,
@@ -184,30 +320,15 @@ def _models(facts: LogFacts) -> dict[str, tuple[str, float, dict[str, Any]]]:
     dot, attention = {"kind": "dot_product"}, {"kind": "target_attention", "head_dim": 32}
     summed = {**attention, "num_heads": 1, "pooling": "sum", "half_life": half_life}
     averaged = {**attention, "num_heads": 2, "half_life": (2, 20)}
+    times = "past" if facts.has_times else "none"
+    hstu = {**blocks, "kind": "hstu", "times": times, "head": dot}
+    read = " that read the times between interactions" * facts.has_times
+    summing = f"SASRec's encoder{filtered} with target attention, summed over the history"
+    averaging = "SASRec's encoder with target attention, averaged over the history"
     return {
-        "hstu": (
-            "HSTU blocks" + (" that read the times between interactions" * facts.has_times),
-            1.1,
-            {**blocks, "kind": "hstu", "times": "past" if facts.has_times else "none", "head": dot},
-        ),
-        "target-attention": (
-            f"SASRec's encoder{filtered} with target attention, summed over the history",
-            2.3,
-            {**transformer, "filter": sparse, "head": summed},
-        ),
-        "gated-rotary": (
-            "gated blocks with rotary positions, dot product",
-            1.2,
-            {**gated, "head": dot},
-        ),
-        "target-attention-average": (
-            "SASRec's encoder with target attention, averaged over the history",
-            3.5,
-            {**transformer, "head": averaged},
-        ),
-        "dot-product": (
-            f"SASRec: encoder{filtered} and dot product",
-            1.0,
-            {**plain, "head": dot},
-        ),
+        _HSTU: (f"HSTU blocks{read}", 1.1, hstu),
+        _SUM: (summing, 2.3, {**transformer, "filter": sparse, "head": summed}),
+        _GATED: ("gated blocks with rotary positions, dot product", 1.2, {**gated, "head": dot}),
+        _AVERAGE: (averaging, 3.5, {**transformer, "head": averaged}),
+        _DOT: (f"SASRec: encoder{filtered} and dot product", 1.0, {**plain, "head": dot}),
     }

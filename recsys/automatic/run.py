@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import re
 import shlex
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
+import torch
 from rich.progress import Progress
 
-from recsys.automatic.answer import (
-    Answer,
-    answer_with_baseline,
-    answer_with_model,
-    evaluate_baselines,
-    write_page,
-)
 from recsys.automatic.clock import Clock, measure, parse_time_limit
-from recsys.automatic.facts import LogFacts, choose_split, explained
 from recsys.automatic.race import Finished, finish, race, tell_outcomes, train_on, tune_baselines
-from recsys.automatic.racer import Context, Racer
-from recsys.automatic.rules import TIME_LIMITS, Kind, Plan, choose_settings, propose
-from recsys.automatic.state import State
-from recsys.config import DataConfig, dump_experiment, parse_experiment
+from recsys.automatic.racer import Context, MeasuredBaseline, Racer, State
+from recsys.automatic.rules import (
+    BY_DATE,
+    TIME_LIMITS,
+    Kind,
+    LogFacts,
+    Plan,
+    choose_settings,
+    choose_split,
+    propose,
+)
+from recsys.config import DataConfig, Experiment, dump_experiment, flatten, parse_experiment
+from recsys.data.audit import audit
 from recsys.data.features import Encoders
 from recsys.data.preparation import held, write_dataset
 from recsys.data.prepared import LogWords, PreparedDataset, with_words
@@ -36,25 +41,52 @@ from recsys.data.sources import find_named_dataset, source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.results import Phases, check_out
+from recsys.evaluation.tables import RankTable
+from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
+from recsys.experiments.fit import FinalScorer, evaluate_and_write, final_scorer
+from recsys.experiments.results import Run, check_out, timed
 from recsys.folders.atomic import new_file
 from recsys.folders.locks import sole_use
 from recsys.inference.catalogue import Catalogue
+from recsys.machine import peak_memory_mib, usable_processors
 from recsys.progress import shown, stage
-from recsys.reports.run_page import Choice
+from recsys.reports import run_page
+from recsys.reports.comparison import compare
+from recsys.reports.run_page import Choice, RacePoint, RunReport, examples_of, write_run_report
+from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.store import open_store, without_password
+from recsys.tracking.tracker import track
 from recsys.training.checkpoints import CheckpointError
+from recsys.training.epochs import MONITOR
 
 logger = logging.getLogger(__name__)
+
+_GAIN = 0.01
+"""The share by which a model with counts must be better on validation than the best baseline: less
+may be chance, and a baseline takes less time and memory."""
+_LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars", "mlflow")
+
+
+class Answer(NamedTuple):
+    """The model or the baseline that was chosen, after its test."""
+
+    run: Run
+    sentence: str
+    """What was chosen, and why."""
+    experiment: Experiment
+    """The settings that repeat it."""
+    baseline: str | None = None
+    """The name of the baseline, if that is the answer."""
+    beaten: str | None = None
+    """The id of the run of the model, if a baseline is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLog:
     """A log with the recommender that was made for it."""
 
-    dataset: PreparedDataset
-    state: State
+    context: Context
     choices: list[Choice]
     """The settings that follow from the log, with their reasons."""
     answer: Answer
@@ -62,6 +94,11 @@ class FittedLog:
     """The MLflow runs beside the answer: of the model that it beat, and of baselines."""
     page: Path
     seconds: float
+
+    @property
+    def dataset(self) -> PreparedDataset:
+        """The prepared log."""
+        return self.context.dataset
 
 
 def fit_log(
@@ -99,15 +136,13 @@ def fit_log(
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there at once
     check_out(plan.out)  # before a dataset of that name is replaced
-    phases, name = Phases(), plan.name
-    with phases.timed("preparation"), shown() as view, stage(f"{name}: reading", progress=view):
+    phases, name = dict[str, float](), plan.name
+    with timed(phases, "preparation"), shown() as view, stage(f"{name}: reading", progress=view):
         dataset, choices = _prepare(source, name, with_words(config, words), items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), shown() as view:
         show, command = show_steps(view, name, clock), without_password(command)
-        fitted = run_automatically(dataset, plan, clock, choices, view, show, phases, command)
-    logger.debug("time: %s", phases)
-    return fitted
+        return run_automatically(dataset, plan, clock, choices, view, show, phases, command)
 
 
 def run_automatically(
@@ -115,10 +150,10 @@ def run_automatically(
     plan: Plan,
     clock: Clock,
     choices: list[Choice],
-    progress: Progress | None = None,
-    announce: Callable[[str], None] = lambda _: None,
-    phases: Phases | None = None,
-    command: str = "",
+    progress: Progress,
+    announce: Callable[[str], None],
+    phases: dict[str, float],
+    command: str,
 ) -> FittedLog:
     """Choose settings for a prepared log, train, test once, and write the page; see `fit_log`."""
     facts = LogFacts.of(dataset)
@@ -140,10 +175,9 @@ def run_automatically(
         words = cheapest.experiment, cheapest.cost, dataset, catalogue, held_out.valid
         state.speed = measure(*words)
     samples = state.speed.sample(held_out, clock.limit, plan.seed)
-    context = Context(plan, dataset, catalogue, samples, state.speed, clock, state)
-    context.averages = plan.preset != "fast" and not facts.features  # no mean reads features
-    context.phases, context.progress = phases or context.phases, progress
-    context.announce = announce
+    averages = plan.preset != "fast" and not facts.features  # no mean reads features
+    run = plan, dataset, catalogue, samples, state.speed, clock, state, averages
+    context = Context(*run, phases, progress, announce)
     finished, reason = train_models(context, kinds)
     context.say("testing")
     if finished is None:
@@ -157,14 +191,14 @@ def run_automatically(
     text = f"# {answer.sentence}\n# {shlex.join(again)}\n{dump_experiment(answer.experiment)}"
     with new_file(plan.out / artifacts.SETTINGS) as file:
         file.write_text(text, encoding="utf-8")
-    with context.phases.timed("baselines"):
+    with timed(phases, "baselines"):
         runs = evaluate_baselines(context, answer, protocol)
     runs = [answer.beaten, *runs] if answer.beaten else runs
     context.say("writing the page")
-    with context.phases.timed("page"):
-        page = write_page(context, finished, answer, runs, choices, command)
+    with timed(phases, "page"):
+        page = write_page(context, answer, runs, choices, command)
     state.remove()  # not before: a run that is killed here resumes
-    return FittedLog(dataset, state, choices, answer, runs, page, clock.spent)
+    return FittedLog(context, choices, answer, runs, page, clock.spent)
 
 
 def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, str]:
@@ -177,13 +211,12 @@ def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, 
         InputError: no model can be trained, and there is no baseline; or the disk is full.
         KeyboardInterrupt: Ctrl-C, and there is no baseline either.
     """
-    state, phases, racers = context.state, context.phases, list[Racer]()
+    state, phases = context.state, context.phases
     try:
-        with phases.timed("baselines"):
+        with timed(phases, "baselines"):
             tune_baselines(context, kinds[0].experiment)
-        with phases.timed("training"):
-            racers += [Racer.ready(kind, context) for kind in kinds]
-            state.add(*racers)
+        with timed(phases, "training"):
+            racers = [Racer.ready(kind, context) for kind in kinds]
             return finish(context, train_on(context, race(context, racers))), ""
     except KeyboardInterrupt:
         context.clock.stopped = True
@@ -195,7 +228,7 @@ def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, 
         logger.warning("no model could be trained: %s", error)
         return None, "no model could be trained"
     logger.warning("Ctrl-C: the best so far is tested; Ctrl-C again ends the run")
-    trained = sorted((racer for racer in racers if racer.points), key=lambda racer: -racer.quality)
+    trained = sorted((r for r in context.racers if r.points), key=lambda racer: -racer.quality)
     if trained:
         return finish(context, trained), ""
     if not state.baselines:
@@ -214,25 +247,26 @@ def _prepare(
     users: TableSource | None,
 ) -> tuple[PreparedDataset, list[Choice]]:
     """Prepare the log; return it with what was chosen: the split, to drop copies."""
-    out = _prepared_folder(name, source)
-    choose = None if "split" in settings.model_fields_set else choose_split
-    source, choices = held(source), list[Choice]()
-    write_dataset(source, settings, out, items, users, choose_split=choose)
-    dataset = PreparedDataset.open(out)
+    out, source, choices = _prepared_folder(name, source), held(source), list[Choice]()
+
+    def prepare(settings: DataConfig) -> PreparedDataset:
+        choose = None if "split" in settings.model_fields_set else choose_split
+        write_dataset(source, settings, out, items, users, choose_split=choose)
+        return PreparedDataset.open(out)
+
+    dataset = prepare(settings)
     copies, rows = dataset.copies[0], len(dataset.items)
     if 2 * copies > rows and "duplicates" not in settings.model_fields_set:
         reason = f"{copies:,} of {rows:,} interactions equal another one in user, item and time"
         choices.append(Choice("data.duplicates", "drop_exact", reason))
-        settings = settings.model_copy(update={"duplicates": "drop_exact"})
-        write_dataset(source, settings, out, items, users, choose_split=choose)
-        dataset = PreparedDataset.open(out)
+        dataset = prepare(settings.model_copy(update={"duplicates": "drop_exact"}))
     manifest, split = dataset.manifest, dataset.config.split
     names = ("users", "items", "interactions")
     counts = ", ".join(f"{manifest.counts[counted]:,} {counted}" for counted in names)
     dropped = "".join(f", {n:,} dropped ({why})" for why, n in manifest.dropped.items() if n)
     logger.info("%s: %s in %s%s", name, counts, dataset.path, dropped)
     if split != settings.split:
-        choices.append(explained(split, dataset.offsets))
+        choices.append(BY_DATE)
     return dataset, choices
 
 
@@ -265,3 +299,162 @@ def show_steps(progress: Progress, name: str, clock: Clock) -> Callable[[str], N
         progress.update(task, completed=spent, ends=ends, status=what)
 
     return show
+
+
+# --- The answer ----------------------------------------------------------------------------------
+
+
+def answer_with_model(context: Context, finished: Finished, protocol: Experiment) -> Answer:
+    """Test and write the model; or the best baseline, where no model is better on validation.
+
+    The model is then tested too, below the baseline, and written to a folder of its own.
+    """
+    best = next(iter(context.state.baselines), None)
+    words = context.dataset, context.held_out, finished.fitted, context.progress
+    with timed(context.phases, "evaluation"):
+        final = final_scorer(finished.experiment, *words)
+    quality, alone = _ndcg(final.valid), _ndcg(final.valid_alone)
+    figures = f"{quality:.4f} of {finished.name} with counts, {alone:.4f} of it alone"
+    if best is not None and quality < (1 + _GAIN) * best.ndcg_at_10:
+        for racer in (racer for racer in context.racers if racer.won):
+            racer.won, racer.outcome = False, "the best model, but a baseline is better"
+        answer = answer_with_baseline(context, best, protocol, figures)
+        beaten = _test(context, final, f"{context.plan.name}-model", answer.run.run_id)
+        return answer._replace(beaten=beaten.run_id)
+    named, against = finished.name, ""
+    if best is not None:
+        against = f", and {best.ndcg_at_10:.4f} of the best baseline, {words_for(best.name)}"
+        if alone < best.ndcg_at_10:  # the counts come first
+            named = f"{_counts_of(final)} with {named}"
+    run = _test(context, final, context.plan.name, answer=named)
+    sentence = f"The answer is {named}: validation NDCG@10 {figures}{against}."
+    return Answer(run, sentence, finished.experiment)
+
+
+def _counts_of(final: FinalScorer) -> str:
+    counts = final.count_ensemble
+    if counts is None or not (counts.weight or counts.repeat_weight):
+        return "recent popularity"
+    return "transitions and repeats" if final.valid.protocol.seen == "allow" else "PCTM"
+
+
+def _test(
+    context: Context,
+    final: FinalScorer,
+    name: str,
+    parent: str | None = None,
+    answer: str | None = None,
+) -> Run:
+    """Evaluate and write a model under a name, and track it, with the curve of its training."""
+    experiment = final.experiment.model_copy(update={"name": name})
+    final, out = final._replace(experiment=experiment), context.plan.out.with_name(name)
+    settings, dataset = flatten(experiment), context.dataset
+    with track(experiment, dataset, experiment.family, settings, parent=parent) as tracker:
+        for number, metrics in enumerate(final.fitted.curve.epochs, 1):
+            if MONITOR in metrics:
+                tracker.log_metrics(metrics, number)
+        words = final, dataset, context.held_out, None, context.phases, out, tracker
+        return evaluate_and_write(*words, context.progress, answer)
+
+
+def answer_with_baseline(
+    context: Context, best: MeasuredBaseline, protocol: Experiment, reason: str
+) -> Answer:
+    """Answer with a baseline, for a reason."""
+    name = words_for(best.name)
+    shared = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
+    tree = {**shared, "baseline": best.name, "training": {"refit": True}}
+    chosen, words = Experiment.model_validate(tree), (context.dataset, context.plan.out)
+    test = context.held_out.test
+    run = fit_baseline_bundle(chosen, *words, tuned=best.tuned, test=test, answer=name)
+    quality = f"validation NDCG@10 {best.ndcg_at_10:.4f}"
+    sentence = f"The answer is {name}, a baseline: {quality}, and {reason}."
+    return Answer(run, sentence, chosen, best.name)
+
+
+def evaluate_baselines(context: Context, answer: Answer, protocol: Experiment) -> list[str]:
+    """Test the baselines beside the answer, the best first and the others while time is left.
+
+    Ctrl-C leaves out the rest. The ids of their MLflow runs are returned.
+    """
+    clock, test, parent = context.clock, context.held_out.test, answer.run.run_id
+    others = [b for b in context.state.baselines if b.name != answer.baseline]
+    runs: list[str] = []
+    try:
+        for baseline in others:
+            if runs and clock.left < clock.seconds_of_page:
+                break
+            context.say(f"testing baseline {len(runs) + 1} of {len(others)}: {baseline.name}")
+            words = baseline.name, protocol, context.dataset
+            runs.append(fit_baseline(*words, tuned=baseline.tuned, test=test, parent=parent))
+    except KeyboardInterrupt:
+        logger.warning("Ctrl-C: %d of %d baselines are tested", len(runs), len(others))
+    return runs
+
+
+def words_for(baseline: str) -> str:
+    """Return a baseline's name for people.
+
+    >>> words_for("pctm"), words_for("item_knn")
+    ('PCTM', 'item knn')
+    """
+    return "PCTM" if baseline == "pctm" else baseline.replace("_", " ")
+
+
+def _ndcg(ranks: RankTable) -> float:
+    return float(ranks.values("ndcg_at_10").mean())
+
+
+# --- The page ------------------------------------------------------------------------------------
+
+
+def write_page(
+    context: Context,
+    answer: Answer,
+    other_runs: Sequence[str],
+    choices: Sequence[Choice],
+    command: str,
+) -> Path:
+    """Write the page of a run; it shows the answer beside other runs, and how to make it again."""
+    run, dataset, out = answer.run, context.dataset, context.plan.out
+    recommender = Recommender.load(run.bundle, dataset)
+    report = RunReport(
+        name=out.name,
+        dataset=dataset,
+        findings=audit(dataset, recommender.bundle.manifest.protocol.seen),
+        comparison=compare([run.run_id, *other_runs], run.tracking),
+        command=command,
+        date=datetime.now(UTC),
+        seconds=context.clock.spent,
+        choices=choices,
+        racers=[*map(_of_racer, context.racers), *map(_of_baseline, context.state.baselines)],
+        examples=examples_of(recommender, dataset, seconds=context.clock.seconds_of_page / 2),
+        versions=_versions(),
+    )
+    return write_run_report(out / artifacts.REPORT, report)
+
+
+def _versions() -> Mapping[str, str]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "peak memory": f"{peak_memory_mib()[artifacts.PEAK_MEMORY]:,.0f} MiB",
+        "machine": gpu or f"{usable_processors()} processors",
+        "Python": platform.python_version(),
+        **{name: version(name) for name in _LIBRARIES},
+    }
+
+
+def _of_racer(racer: Racer) -> run_page.Racer:
+    words = racer.name, racer.kind.description, tuple(racer.points)
+    return run_page.Racer(*words, racer.outcome, racer.won)
+
+
+def _of_baseline(baseline: MeasuredBaseline) -> run_page.Racer:
+    settings = baseline.tuned.settings
+    fields = {} if settings is None else asdict(settings)
+    words = ", ".join(
+        f"{name.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in fields.items()
+    )
+    point = RacePoint(baseline.seconds, 0, baseline.ndcg_at_10)
+    return run_page.Racer(baseline.name, words, (point,), "a baseline, tuned")

@@ -55,9 +55,7 @@ def train_model(
         start: Start from the weights of this trained model, on the dataset of --data: runs/NAME, or
             models:/NAME@ALIAS. Its settings stay, unless --set changes them.
     """
-    from recsys.experiments.baselines import simplest_baselines
     from recsys.experiments.fit import fit
-    from recsys.experiments.results import Phases
     from recsys.tracking.store import mlflow_link
 
     experiment = _experiment(config, overrides, uri, start, data)
@@ -65,27 +63,15 @@ def train_model(
         raise InputError(
             f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
         )
-    phases = Phases()
-    with phases.timed("preparation"):
-        experiment, dataset = prepared_for(experiment, data)
-    run = fit(experiment, dataset, fresh=fresh, phases=phases)
-    with phases.timed("baselines"):
-        baselines = simplest_baselines(experiment, dataset)
-    logger.debug("time: %s", phases)
+    experiment, dataset = prepared_for(experiment, data)
+    run = fit(experiment, dataset, fresh=fresh)
     row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
     if AS_JSON.get():
-        means = {name: figure.mean for name, figure in run.test.items()}
-        beside = {"baselines": baselines.metrics, "baselines_sampled": baselines.sampled}
-        show_rows([row | means | beside])
+        show_rows([row | {name: figure.mean for name, figure in run.test.items()}])
         return
     show_rows([row])
-    counts = "counts without settings"
-    if baselines.sampled is not None:
-        counts += f" (these on {baselines.sampled:,} random histories, for want of time)"
-    say(f"\nTest metrics beside {counts}, one protocol (all metrics: --json):")
-    tested = {experiment.name: run.headline} | baselines.metrics
-    names = [*run.headline]
-    show_rows([{"name": name} | {n: m.get(n) for n in names} for name, m in tested.items()])
+    say("\nTest metrics (all of them: --json):")
+    show_rows([run.headline])
     say(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
 
 

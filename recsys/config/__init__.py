@@ -48,8 +48,6 @@ from recsys.config.files import (
 from recsys.config.model import (
     AveragedConfig,
     AveragedMember,
-    CategoriesFeature,
-    CategoryFeature,
     DotProduct,
     FactorisationMachineConfig,
     Feature,
@@ -59,11 +57,9 @@ from recsys.config.model import (
     MaskedItemConfig,
     ModelConfig,
     NextItemConfig,
-    NumberFeature,
     SequenceToSequenceConfig,
     TargetAttention,
     TransformerConfig,
-    VectorFeature,
 )
 from recsys.config.section import Section
 from recsys.config.suite import Choices, Range, Search, Suite, SuiteEntry, load_suite

@@ -74,9 +74,8 @@ class TrainingConfig(Section):
     """How the model is trained."""
 
     max_epochs: int = Field(40, ge=1, le=MAX_COUNT)
-    """Maximum number of epochs: passes over the training part, or shares of them. By default more
-    on a small log, as many as have 2,000 steps; then validate_every and patience grow with them,
-    unless one of them is set."""
+    """Maximum number of epochs. By default more on a small log, as many as have 2,000 steps; then
+    validate_every and patience grow with them, unless one of them is set."""
     epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs in a pass over the training part: above 1, an epoch reads a random share of
     the histories. A sequence_to_sequence model always reads all of them."""
@@ -90,25 +89,23 @@ class TrainingConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay of AdamW."""
     schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
-    """The learning rate after the warm-up. hold_decay: constant, then a linear decay to a
-    hundredth; inverse_square_root: proportional to the inverse square root of the step, as in the
-    2017 Transformer."""
+    """The learning rate after the warm-up: constant, then a linear decay to a hundredth; or
+    proportional to the inverse square root of the step, as in the 2017 Transformer."""
     warmup_steps: int = Field(100, ge=0, le=10**9)
     """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
     """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
     average_weights: bool = False
     """Whether validation ranks with, and the model gets, a running average of the weights after
-    each epoch, the last ones counting most: it takes the place of a decay, and needs a constant
-    rate (decay_fraction 0, schedule hold_decay)."""
+    each epoch, in the place of a decay: it needs a decay_fraction of 0."""
     loss: LossConfig = CrossEntropy()
     """cross_entropy compares each target with the full catalogue, the others with negatives."""
     batch_tokens: int = Field(12_800, ge=1, le=10**9)
     """Number of tokens in a batch, including padding, over all processes."""
     windows: Literal["newest", "all"] = "newest"
     """Training windows of a history longer than model.max_sequence_length: its newest items, or
-    consecutive windows over the entire history, so that every item but the first is a target once.
-    A sequence_to_sequence model always trains on random cuts of the entire history."""
+    consecutive windows over all of it. A sequence_to_sequence model always has random cuts of it.
+    """
     exclude_seen: bool | None = None
     """Whether the items seen before a target, inside the window, are left out of its loss. By
     default where evaluation.seen is filter."""
@@ -116,7 +113,7 @@ class TrainingConfig(Section):
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """Precision of matrix products. auto: on a GPU bf16 if it has it; on a CPU whichever is faster,
-    measured when a training begins and kept for its refit and where it resumes."""
+    measured when a training begins."""
     refit: bool = False
     """Whether to train again from scratch on all but the test targets, for the number of epochs
     that validation found best; the learning rate decays at the end of those, if it does."""
@@ -181,10 +178,9 @@ class SampledItems(Section):
 
     kind: Literal["sampled"] = "sampled"
     num: int = Field(100, ge=1, le=MAX_COUNT)
-    """Number of items drawn per user, without replacement, in addition to the user's targets; none
-    of the history if ``evaluation.seen`` is ``filter``."""
+    """Number of items drawn per user, beside the targets; of the history as ``seen`` says."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """The seed of the draws: every model is evaluated with the same items."""
+    """Seed of the draws: every model is evaluated with the same items."""
     by: Literal["uniform", "popularity"] = "uniform"
     """Equally likely, or in proportion to the interactions before the targets."""
 
@@ -202,23 +198,20 @@ CandidatesConfig = Annotated[
 ]
 
 RequestTime = Literal["unknown", "known"]
-"""known: scorers read the time of each request, which is the time of its target."""
 
 
 class EvaluationConfig(Section):
     """The evaluation protocol."""
 
     seen: Literal["filter", "allow"] = "filter"
-    """filter: items of the user's full history are not ranked (nor, unless training.exclude_seen is
-    false, compared with the targets in training); allow: repeat purchases count."""
+    """filter: items of the user's full history are not ranked; allow: repeat purchases count."""
     cutoffs: tuple[Annotated[int, Field(ge=1, le=MAX_COUNT)], ...] = (1, 5, 10, 20, 50, 100)
     """The k of recall@k and NDCG@k."""
     request_time: RequestTime = "unknown"
-    """known: a model may read the time of each request, which is the time of its target. Only some
-    models do (``model.times: request``), which changes their metrics: it is another protocol."""
+    """known: a model may read the time of each request, which is the time of its target. Only those
+    with ``model.times: request`` do; it is another protocol."""
     candidates: CandidatesConfig = AllItems()
-    """The items that test targets are ranked among. Validation targets are always ranked among all
-    items."""
+    """The items that test targets are ranked among; validation targets, among all."""
 
     @field_serializer("candidates")
     def _in_short(self, candidates: CandidatesConfig) -> str | dict[str, Any]:
@@ -239,7 +232,6 @@ BaselineName = Literal[
     "ease",
     "matrix_factorisation",
 ]
-"""The baselines; see `recsys.baselines.tuned`."""
 
 WITH_COUNTS = " + counts"
 """Suffix of the family of a model with a count ensemble."""

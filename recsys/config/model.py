@@ -9,70 +9,42 @@ from pydantic import BeforeValidator, Field, PositiveFloat, ValidationInfo, fiel
 from recsys.config.section import MAX_COUNT, MAX_WIDTH, Section
 
 
-class _Column(Section):
-    column: str
-    """Column of the item table, of the log (`DataConfig.keep`) or of the user table."""
+def _feature(feature: object) -> object:
+    return {"column": feature} if isinstance(feature, str) else feature
 
 
-class CategoryFeature(_Column):
-    """One of a small set of values, such as a brand."""
+class Feature(Section):
+    """A column of the item table, of the log (`DataConfig.keep`) or of the user table, as features.
 
-    kind: Literal["category"] = "category"
-
-
-class CategoriesFeature(_Column):
-    """Several of a small set of values, such as the genres of a film: lists or text."""
-
-    kind: Literal["categories"]
-    separator: str = Field("|", min_length=1)
-    """Separator of the values in a column of text."""
-
-
-class NumberFeature(_Column):
-    """A quantity, such as a price. It is standardised; a second number is 1 if it is missing."""
-
-    kind: Literal["number"]
-
-
-class VectorFeature(_Column):
-    """A vector from elsewhere, such as a text or image embedding: a list of numbers per item.
-
-    Vectors are scaled to length 1, stored in half precision, and projected to ``embedding_dim`` by
-    a linear layer. An item without a vector, or with zeros only, has nothing added.
+    A category is one of a small set of values, such as a brand, and categories are several, such as
+    the genres of a film: lists, or text with a separator. A number, such as a price, is
+    standardised; a second one is 1 if it is missing. Vectors, such as embeddings of texts or
+    images, are lists of numbers per item, scaled to length 1; zeros, or none, add nothing.
     """
 
-    kind: Literal["vector"]
+    kind: Literal["category", "categories", "number", "vector"] = "category"
+    """How the models read the column."""
+    column: str
+    """Its name."""
+    separator: str = Field("|", min_length=1, exclude_if=lambda separator: separator == "|")
+    """Separator of categories in a column of text."""
 
 
-def _feature_kind(feature: object) -> object:
-    """Expand a column name, and ``{column: ...}`` without a kind, to a category."""
-    if isinstance(feature, str):
-        return {"kind": "category", "column": feature}
-    return {"kind": "category"} | feature if isinstance(feature, dict) else feature
-
-
-Feature = Annotated[
-    Annotated[
-        CategoryFeature | CategoriesFeature | NumberFeature | VectorFeature,
-        Field(discriminator="kind"),
-    ],
-    BeforeValidator(_feature_kind),
-]
+Features = tuple[Annotated[Feature, BeforeValidator(_feature)], ...]
 
 
 class FeatureReaderConfig(Section):
     """Features that a model reads in addition to item tokens; a name is a column of categories."""
 
-    item_features: tuple[Feature, ...] = ()
-    """Features of items, as input and as candidate: an item without interactions has an embedding
-    too."""
+    item_features: Features = ()
+    """Features of items as input and as candidate, also of items without interactions."""
     item_ids: bool = True
-    """Whether each item that training meets also has an embedding of its own. If not, an item is
-    represented by its features only, and a new item in the same way as an old one."""
-    interaction_features: tuple[Feature, ...] = ()
+    """Whether each item that training meets also has an embedding of its own. If not, its features
+    represent it, as those of a new item do."""
+    interaction_features: Features = ()
     """Features of past interactions (an action, a rating, a quantity), embedded with their items:
     columns of the log that ``data.keep`` names. Those of a target are never used."""
-    user_features: tuple[Feature, ...] = ()
+    user_features: Features = ()
     """Features of users, embedded with every past item: columns of the user table."""
 
     @field_validator("item_features", "interaction_features", "user_features")
@@ -120,9 +92,8 @@ class TargetAttention(Section):
     """How the purchases are pooled: with weights that sum to 1, which learns rules of several
     causes, or without normalisation, which costs less."""
     half_life: HalfLives = (2.0, 50.0)
-    """Recency decay: the number of purchases after which attention halves, of the first and of the
-    last head, geometrically spaced between. One number is that of all heads; a single head has the
-    first."""
+    """Recency decay: the purchases after which attention halves, of the first and of the last head,
+    geometrically spaced between. One number is that of all heads; a single head has the first."""
 
     @property
     def half_lives(self) -> list[float]:
@@ -180,8 +151,7 @@ class TransformerConfig(_AttentionConfig):
     feed_forward_dim: int = Field(256, ge=1, le=MAX_WIDTH)
     """Width of the hidden layer of a feed-forward network."""
     activation: Literal["gelu", "relu", "swiglu"] = "gelu"
-    """Activation of a feed-forward network; relu is the published one. swiglu adds a third linear
-    map of the same width as a gate."""
+    """Activation of a feed-forward network; relu is the published one, swiglu adds a gate."""
     norm: Literal["pre", "post", "gated"] = "pre"
     """Place of the layer norm: before each sub-layer, after it (the 2017 Transformer), or before it
     with a gate that scales the output (with swiglu, the blocks of LiGR and eSASRec)."""
@@ -205,8 +175,7 @@ class NextItemConfig(FeatureReaderConfig, TransformerConfig):
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
     filter: bool = False
-    """Whether a causal low-pass filter stands beside the attention of every block (`CausalFilter`).
-    It was worth its 3% of time on Beauty and Sports, with norm post."""
+    """Whether a causal low-pass filter stands beside the attention of every block."""
     head: Head = TargetAttention()
     """The head that scores candidates."""
 
@@ -223,7 +192,7 @@ class MaskedItemConfig(TransformerConfig):
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
     mask_probability: float = Field(0.2, gt=0, le=1)
-    """Share of the items that training masks, redrawn in every epoch; at least one per sequence."""
+    """Share of the items that training masks, redrawn in every epoch; at least one."""
 
 
 class HSTUConfig(FeatureReaderConfig, _AttentionConfig):
@@ -276,8 +245,6 @@ class AveragedMember(Section):
     """The model; it reads no features."""
     max_epochs: int | None = Field(None, ge=1, le=MAX_COUNT)
     """Maximum number of epochs; that of the section training if None."""
-    decay_fraction: float | None = Field(None, ge=0, le=1)
-    """Share of the epochs over which the learning rate decays; that of training if None."""
     validate_every: int | None = Field(None, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; that of training if None."""
     exclude_seen: bool | None = None

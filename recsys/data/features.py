@@ -21,14 +21,9 @@ from safetensors import torch as torch_files
 from torch import Tensor
 
 from recsys.config import (
-    CategoriesFeature,
-    CategoryFeature,
     Feature,
     FeatureReaderConfig,
     ModelConfig,
-    NumberFeature,
-    Section,
-    VectorFeature,
 )
 from recsys.data.database import MISSING_WORDS
 from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
@@ -62,8 +57,7 @@ class FeatureCells(NamedTuple):
     """The cells of a feature in the table of an entity [R rows]."""
 
     entity: Entity
-    feature: Any
-    """Its section in the config."""
+    feature: Feature
     table: pl.DataFrame
 
     @property
@@ -118,7 +112,7 @@ class CategoryColumn:
     def read(cells: FeatureCells) -> pl.Series:
         """Return lists of different values [R]; null instead of an empty one."""
         inner, feature = cells.dtype, cells.feature
-        if isinstance(feature, CategoryFeature):
+        if feature.kind == "category":
             lists = pl.concat_list(cells.single_values())
         elif isinstance(inner, pl.List):
             lists, inner = pl.col(feature.column), inner.inner
@@ -250,11 +244,11 @@ class VectorColumn:
 
 FeatureColumn = CategoryColumn | NumberColumn | VectorColumn
 
-COLUMN_CLASSES: Mapping[type[Section], type[FeatureColumn]] = {
-    CategoryFeature: CategoryColumn,
-    CategoriesFeature: CategoryColumn,
-    NumberFeature: NumberColumn,
-    VectorFeature: VectorColumn,
+COLUMN_CLASSES: Mapping[str, type[FeatureColumn]] = {
+    "category": CategoryColumn,
+    "categories": CategoryColumn,
+    "number": NumberColumn,
+    "vector": VectorColumn,
 }
 """The class of each kind of feature in the config."""
 
@@ -283,7 +277,7 @@ class FeatureEncoder:
                 that are not of its kind.
         """
         fitted = (
-            COLUMN_CLASSES[type(feature)].fit(FeatureCells(entity, feature, table))
+            COLUMN_CLASSES[feature.kind].fit(FeatureCells(entity, feature, table))
             for feature in features
         )
         return cls(entity, tuple(features), tuple(fitted))
@@ -443,7 +437,7 @@ class Encoders:
                 return None
             columns = json.loads((folder / _FITTED).read_bytes())[entity]
             fitted = (
-                COLUMN_CLASSES[type(feature)](**fields)
+                COLUMN_CLASSES[feature.kind](**fields)
                 for feature, fields in zip(features, columns, strict=True)
             )
             return FeatureEncoder(entity, features, tuple(fitted))

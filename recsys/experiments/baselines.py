@@ -1,12 +1,12 @@
-"""Baselines as tracked runs, comparable with models; the simplest of them, to judge a run by."""
+"""Baselines as tracked runs, comparable with models."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.progress import Progress
 
@@ -14,12 +14,11 @@ from recsys.baselines.neighbours import MAX_ITEMS
 from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
-from recsys.data.prepared import Part, PreparedDataset, TrainedOn
+from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, evaluate_lists, find_holdout
-from recsys.evaluation.tables import evaluate
-from recsys.experiments.results import Results, Run, headline_metrics
+from recsys.experiments.results import Results, Run
 from recsys.folders.atomic import new_folder
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
@@ -27,12 +26,6 @@ from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.artifacts import FIT_SECONDS, TUNE_SECONDS
 from recsys.tracking.tracker import git_commit, track
-
-SIMPLEST = ("markov", "popularity")
-"""Baselines without settings, which are fitted in a moment."""
-_MOST_SCORES, _FEWEST = 200_000_000, 1_000
-"""Histories times items that are ranked in some seconds; and the histories of a sample at least,
-for a recall within some hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +104,14 @@ def fit_baseline_bundle(
 ) -> Run:
     """Tune and fit the baseline of an experiment, evaluate it on the test targets, log the run.
 
-    Its settings are chosen on validation (`Baseline.choose`) and logged as ``baseline.…``. It is
-    then fitted on the same data as the final model of the experiment: all but the test targets with
-    ``training.refit``, else all but the validation and test targets.
+    Its settings are chosen on validation and logged as ``baseline.…``. It is fitted on the data of
+    a final model: all but the test targets with ``training.refit``, else without validation too.
 
     Args:
         experiment: with a baseline.
         dataset: the prepared dataset.
-        out: the folder of the bundle and the tables, which replaces that of an earlier run and is
-            best checked before by `check_out`. If None, there is no bundle.
+        out: the folder of the bundle and the tables, which is replaced; see `check_out`. If None,
+            there is no bundle.
         tuned: its settings, where validation has chosen them already.
         test: the test targets to evaluate on; all of them if None.
         answer: the answer of an automatic run in words, which is logged as the tag of that name.
@@ -174,46 +166,6 @@ def fit_baseline_bundle(
                 results.save(folder)
             results.log(tracker, out, seconds)
     return Run(
-        run_id=tracker.run_id,
-        tracking=experiment.tracking,
-        bundle=(out or Path()) / artifacts.BUNDLE,
-        best_epoch=0,
-        valid={},
-        test=results.test_metrics,
-        seconds=tuned.seconds + fitting,
-        headline=results.headline,
+        *(tracker.run_id, experiment.tracking, (out or Path()) / artifacts.BUNDLE, 0),
+        *({}, results.test_metrics, tuned.seconds + fitting, results.headline),
     )
-
-
-class SimplestBaselines(NamedTuple):
-    """The metrics of the simplest baselines, and what they were measured on."""
-
-    metrics: dict[str, Mapping[str, float]]
-    """The headline metrics without coverage, by the name of the baseline."""
-    sampled: int | None
-    """The number of histories whose targets were ranked, chosen at random; None if it was all."""
-
-
-def simplest_baselines(
-    experiment: Experiment, dataset: PreparedDataset, names: Sequence[str] = SIMPLEST
-) -> SimplestBaselines:
-    """Evaluate baselines without settings on the test targets of an experiment, without logging.
-
-    They are fitted on the same parts as the experiment's model and ranked under its protocol. Where
-    there are so many users and items that this takes more than a moment, on those of a sample.
-    """
-    experiment = experiment.with_data(dataset.config)
-    evaluation = experiment.evaluation
-    everything = find_holdout(dataset, "test", evaluation.request_time)
-    most = max(_MOST_SCORES // dataset.num_items, _FEWEST)
-    holdout = everything.sample(most, experiment.seed)
-    candidates = choose_candidates(evaluation, dataset, "test", holdout)
-    before: Part = "test" if experiment.training.refit else "valid"
-    found: dict[str, Mapping[str, float]] = {}
-    with stage("simplest baselines", len(names)) as line:
-        for name in names:
-            scorer = BASELINES[name].fit(dataset, before, None)
-            ranks = evaluate(scorer, holdout, "test", evaluation.seen, candidates=candidates)
-            found[name] = headline_metrics(ranks, evaluation.cutoffs)
-            line.advance()
-    return SimplestBaselines(found, None if holdout is everything else len(holdout.histories))

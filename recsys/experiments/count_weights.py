@@ -24,7 +24,6 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Blend, Scored, Scorer, Seen, user_batches
-from recsys.serving.bundle import model_scorer
 from recsys.training.refit import Fitted
 
 GRID = tuple(
@@ -36,17 +35,6 @@ RECENT = (0.1, 0.02)
 histories from every time alike."""
 _FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
 """Multiples of the weight of some counts that are tried once the others are weighed."""
-
-
-class Weighed(NamedTuple):
-    """A trained model with its counts."""
-
-    count_ensemble: CountEnsemble
-    """Counts of the parts that the model was trained on."""
-    validated: Scorer
-    """The model of the best epoch with counts of the training part."""
-    ranks: RankTable
-    """Its ranks of the validation targets."""
 
 
 class Choice(NamedTuple):
@@ -73,26 +61,31 @@ class Choice(NamedTuple):
 
 
 def fit_count_ensemble(
-    config: CountEnsembleConfig,
     experiment: Experiment,
     dataset: PreparedDataset,
     held_out: HeldOutParts,
     fitted: Fitted,
-) -> Weighed:
+    validated: Scorer,
+) -> tuple[CountEnsemble, Scorer, RankTable]:
     """Fit the count ensemble of a trained model on the data that the model was trained on.
 
-    Its settings and weights are chosen with the model of the best epoch, before any refit.
+    Its settings and weights are chosen with the model of the best epoch, ``validated``, before any
+    refit.
+
+    Returns:
+        The count ensemble; the model of the best epoch with counts of the training part; and the
+        ranks of the validation targets by their sum.
     """
-    valid, weighing = held_out.valid, held_out.weighed_on
-    model = model_scorer(fitted.validated_model(experiment, dataset), experiment)
-    seen = experiment.evaluation.seen
-    choice = choose_count_ensemble(model, dataset, weighing, seen, config.weights)
+    config, seen = experiment.count_ensemble, experiment.evaluation.seen
+    weights = CountEnsembleConfig().weights if config is None else config.weights
+    choice = choose_count_ensemble(validated, dataset, held_out.weighed_on, seen, weights)
     before = after = choice.counted(dataset, "valid")
     if "valid" in fitted.trained_on:
         after = choice.counted(dataset, "test")
-    validated = before.added_to(model)
-    ranks = choice.ranks if weighing is valid else evaluate(validated, valid, "valid", seen)
-    return Weighed(after, validated, ranks)
+    summed, ranks = before.added_to(validated), choice.ranks
+    if held_out.weighing is not None:
+        ranks = evaluate(summed, held_out.valid, "valid", seen)
+    return after, summed, ranks
 
 
 def choose_count_ensemble(
@@ -109,16 +102,7 @@ def choose_count_ensemble(
     If seen items are ranked, the repeat counts are weighted first; then the transition counts on
     top of them, then recent popularity, then the sum of all counts against the model, and at last
     each of them once more. In each step the model scores each history once, and weight 0 is tried
-    too.
-
-    Args:
-        model: a scorer trained on the training part only, which is counted.
-        dataset: the prepared dataset.
-        holdout: the validation targets.
-        seen: see `Seen`.
-        weights: those to try, each above 0.
-        grid: the ways of counting to try.
-        recent: the shares of the interactions to try as the newest ones.
+    too. The model is one of the training part only, which is counted.
     """
     histories, num_items = dataset.histories("valid"), model.num_items
     terms: list[tuple[Scorer, float]] = [(model, 1.0)]

@@ -6,7 +6,7 @@ import glob
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.baselines import fit_baseline_bundle
 from recsys.experiments.count_weights import fit_count_ensemble
-from recsys.experiments.results import Phases, Results, Run, check_out
+from recsys.experiments.results import Results, Run, check_out, timed
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder
 from recsys.folders.locks import sole_use
@@ -56,7 +56,7 @@ def fit(
     progress: Progress | None = None,
     *,
     fresh: bool = False,
-    phases: Phases | None = None,
+    phases: dict[str, float] | None = None,
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, write and log the results.
 
@@ -74,7 +74,7 @@ def fit(
             (``runs/NAME`` if None); it is written at the end and replaces that of an earlier run.
         progress: the progress display. If None, a new one is shown.
         fresh: ignore and delete any checkpoint.
-        phases: where the time went before; what the run takes is added.
+        phases: gets the seconds of the phases of the run, by name.
 
     Raises:
         InputError: settings and dataset do not go together, the dataset has nothing to train on or
@@ -90,7 +90,9 @@ def fit(
         if experiment.baseline is not None:
             check_out(out)
             return fit_baseline_bundle(experiment, dataset, out)
-        return _fit(experiment, dataset, out, progress, phases or Phases(), fresh=fresh)
+        return _fit(
+            experiment, dataset, out, progress, {} if phases is None else phases, fresh=fresh
+        )
 
 
 def _fit(
@@ -98,7 +100,7 @@ def _fit(
     dataset: PreparedDataset,
     out: Path,
     progress: Progress | None,
-    phases: Phases,
+    phases: dict[str, float],
     *,
     fresh: bool,
 ) -> Run:
@@ -149,70 +151,102 @@ def _fit(
         )
         seconds = time.perf_counter() - started
         validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in fitted.curve.epochs)
-        phases.add("training", seconds - validating)
-        phases.add("validation", validating)
-        run = evaluate_and_write(
-            experiment, dataset, held_out, fitted, candidates, phases, out, tracker, view
-        )
+        phases |= {"training": seconds - validating, "validation": validating}
+        with timed(phases, "evaluation"):
+            final = final_scorer(experiment, dataset, held_out, fitted, view)
+        run = evaluate_and_write(final, dataset, held_out, candidates, phases, out, tracker, view)
     for file in files:
         file.remove()
     return run
 
 
-def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
+class FinalScorer(NamedTuple):
+    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
+
+    experiment: Experiment
+    """All settings, with those of the data, and the precision that was settled on."""
+    fitted: Fitted
+    model: Scorer
+    """The scorer of the model alone."""
+    count_ensemble: CountEnsemble | None
+    valid: RankTable
+    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
+    valid_alone: RankTable
+    """Ranks of the validation targets by the model of the best epoch, without it."""
+    temperature: float | None
+    """That of its probabilities, fitted on validation with the model of the best epoch."""
+
+
+def final_scorer(
     experiment: Experiment,
     dataset: PreparedDataset,
     held_out: HeldOutParts,
     fitted: Fitted,
+    progress: Progress | None,
+) -> FinalScorer:
+    """Return the trained model, with its count ensemble weighed on validation if it has one.
+
+    A refit has seen the validation targets: the temperature is that of the model before it.
+    """
+    experiment = with_precision(experiment, fitted.curve.precision)
+    _, alone = fitted.curve.validated()
+    validated: Scorer = model_scorer(fitted.validated_model(experiment, dataset), experiment)
+    count_ensemble, valid = None, alone
+    if experiment.count_ensemble is not None:
+        with stage(f"weighing counts of {experiment.name}", None, progress):
+            count_ensemble, validated, valid = fit_count_ensemble(
+                experiment, dataset, held_out, fitted, validated
+            )
+    temperature = temperature_of(validated, held_out.valid, experiment.seed)
+    model = model_scorer(fitted.model, experiment)
+    return FinalScorer(experiment, fitted, model, count_ensemble, valid, alone, temperature)
+
+
+def evaluate_and_write(
+    final: FinalScorer,
+    dataset: PreparedDataset,
+    held_out: HeldOutParts,
     candidates: Candidates | None,
-    phases: Phases,
+    phases: dict[str, float],
     out: Path,
     tracker: Tracker,
     progress: Progress | None = None,
-    name: Callable[[FinalScorer], str | None] = lambda _: None,
+    answer: str | None = None,
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
 
     Args:
-        experiment: all settings, with those of the data; the bundle gets the precision that was
-            settled on.
+        final: the trained model.
         dataset: the dataset with the features that the model reads.
         held_out: the targets of both parts.
-        fitted: the trained model; its curve chose the epoch.
         candidates: the items that test targets are ranked among; all if None.
         phases: the seconds of training and validation; those of what follows are added.
         out: the folder to write, which replaces that of an earlier run.
         tracker: the open run.
         progress: the view to show it in. If None, a new one.
-        name: returns what the bundle and the MLflow tag ``answer`` call the model, if anything.
+        answer: what the bundle and the MLflow tag ``answer`` call the model, if anything.
     """
-    experiment = with_precision(experiment, fitted.curve.precision)
+    experiment, fitted, evaluation = final.experiment, final.fitted, final.experiment.evaluation
+    counts = final.count_ensemble
+    scorer = final.model if counts is None else counts.added_to(final.model)
     tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
-    evaluation = experiment.evaluation
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
-    with phases.timed("evaluation"):
-        final = final_scorer(experiment, dataset, held_out, fitted, progress)
-        count_ensemble, answer = final.count_ensemble, name(final)
-        if answer is not None:
-            tracker.tag(artifacts.ANSWER, answer)
-        testing = f"testing {experiment.name}"
+    if answer is not None:
+        tracker.tag(artifacts.ANSWER, answer)
+    testing = f"testing {experiment.name}"
+    with timed(phases, "evaluation"):
         with stage(testing, len(held_out.test.histories), progress) as line:
             test = evaluate_held_out(
-                ReportingScorer(final.model, line.advance),
-                dataset,
-                held_out.test,
-                "test",
-                evaluation,
-                candidates,
-                None if count_ensemble is None else count_ensemble.added_to,
+                *(ReportingScorer(final.model, line.advance), dataset, held_out.test, "test"),
+                *(evaluation, candidates, None if counts is None else counts.added_to),
             )
         with stage(testing, None, progress):
-            made: dict[str, Scorer | SequenceGenerator] = {"lists": final.scorer}
+            made: dict[str, Scorer | SequenceGenerator] = {"lists": scorer}
             if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
                 generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)
-                made = {"lists": generator, "lists_best": final.scorer}
+                made = {"lists": generator, "lists_best": scorer}
             lists = evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
     valid = with_segments(final.valid, dataset, held_out.valid)
     alone: dict[Part, RankTable] = {}
@@ -220,45 +254,32 @@ def evaluate_and_write(  # noqa: PLR0913, PLR0917 - all that a run ends with
         valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)
         alone = {"valid": valid_alone, "test": test.alone}
     results = Results(evaluation.cutoffs, test, lists, valid, alone)
-    with phases.timed("bootstrap"):
+    with timed(phases, "bootstrap"):
         _ = results.test_metrics, results.valid_metrics  # both are kept
-    seconds = phases.of("training", "validation")
+    seconds = phases.get("training", 0.0) + phases.get("validation", 0.0)
     best_epoch, _ = fitted.curve.validated()
     costs = {
         artifacts.BEST_EPOCH: best_epoch,
         artifacts.FIT_SECONDS: seconds,
         artifacts.PARAMETERS: sum(weight.numel() for weight in fitted.model.parameters()),
     }
-    costs |= peak_memory_mib() | phases.metrics()
-    if count_ensemble is not None:
-        costs[artifacts.COUNT_WEIGHT] = count_ensemble.weight
-        costs[artifacts.REPEAT_WEIGHT] = count_ensemble.repeat_weight
-        costs[artifacts.RECENT_WEIGHT] = count_ensemble.recent_weight
-    with phases.timed("writing"):
+    costs |= {f"seconds_of/{phase}": took for phase, took in phases.items()} | peak_memory_mib()
+    if counts is not None:
+        costs[artifacts.COUNT_WEIGHT] = counts.weight
+        costs[artifacts.REPEAT_WEIGHT] = counts.repeat_weight
+        costs[artifacts.RECENT_WEIGHT] = counts.recent_weight
+    with timed(phases, "writing"):
         with new_folder(out) as folder:
             ModelBundle.write(
-                folder / artifacts.BUNDLE,
-                fitted.model,
-                experiment,
-                dataset,
-                fitted.trained_on,
-                git_commit(),
-                count_ensemble,
-                fitted.catalogue.encoders,
-                final.temperature,
-                answer,
+                *(folder / artifacts.BUNDLE, fitted.model, experiment, dataset),
+                *(fitted.trained_on, git_commit(), counts, fitted.catalogue.encoders),
+                *(final.temperature, answer),
             )
             results.save(folder)
         results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
     return Run(
-        run_id=tracker.run_id,
-        tracking=experiment.tracking,
-        bundle=out / artifacts.BUNDLE,
-        best_epoch=best_epoch,
-        valid=results.valid_metrics,
-        test=results.test_metrics,
-        seconds=seconds,
-        headline=results.headline,
+        *(tracker.run_id, experiment.tracking, out / artifacts.BUNDLE, best_epoch),
+        *(results.valid_metrics, results.test_metrics, seconds, results.headline),
     )
 
 
@@ -282,48 +303,3 @@ def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:
             f"model.max_generated={model.max_generated}: must be at least {length}, the length of "
             f"the lists that {experiment.data.split} is evaluated with"
         )
-
-
-class FinalScorer(NamedTuple):
-    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
-
-    model: Scorer
-    """The scorer of the model alone."""
-    count_ensemble: CountEnsemble | None
-    valid: RankTable
-    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
-    valid_alone: RankTable
-    """Ranks of the validation targets by the model of the best epoch, without it."""
-    temperature: float | None
-    """That of its probabilities, fitted on validation with the model of the best epoch."""
-
-    @property
-    def scorer(self) -> Scorer:
-        """The scorer of the run."""
-        return (
-            self.model if self.count_ensemble is None else self.count_ensemble.added_to(self.model)
-        )
-
-
-def final_scorer(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    held_out: HeldOutParts,
-    fitted: Fitted,
-    progress: Progress | None,
-) -> FinalScorer:
-    """Return the trained model, with its count ensemble weighed on validation if it has one.
-
-    A refit has seen the validation targets: the temperature is that of the model before it.
-    """
-    _, valid = fitted.curve.validated()
-    model = model_scorer(fitted.model, experiment)
-    if experiment.count_ensemble is None:
-        validated = model_scorer(fitted.validated_model(experiment, dataset), experiment)
-        temperature = temperature_of(validated, held_out.valid, experiment.seed)
-        return FinalScorer(model, None, valid, valid, temperature)
-    with stage(f"weighing counts of {experiment.name}", None, progress):
-        config = experiment.count_ensemble
-        weighed = fit_count_ensemble(config, experiment, dataset, held_out, fitted)
-    temperature = temperature_of(weighed.validated, held_out.valid, experiment.seed)
-    return FinalScorer(model, weighed.count_ensemble, weighed.ranks, valid, temperature)

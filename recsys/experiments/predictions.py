@@ -121,10 +121,7 @@ def evaluate_predictions(
 ) -> Predicted:
     """Rank the test targets by the scores of another system, and log a run to compare with others.
 
-    Args:
-        source: see `read_scores`.
-        experiment: the name of the run, the protocol and the store.
-        dataset: the prepared dataset.
+    The experiment has the name of the run, the protocol and the store.
 
     Raises:
         InputError: see `read_scores`; or there is nothing to evaluate on, or the store cannot be

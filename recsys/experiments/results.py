@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -31,55 +29,15 @@ from recsys.tracking.registry import (
 from recsys.tracking.runs import find_run
 from recsys.tracking.tracker import Tracker
 
-logger = logging.getLogger(__name__)
 
-
-@dataclass
-class Phases:
-    """The seconds of the phases of a run, in the order in which they began."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    """By the name of the phase."""
-
-    def add(self, name: str, seconds: float) -> None:
-        """Add seconds to a phase."""
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a phase."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(name, time.perf_counter() - started)
-
-    def of(self, *names: str) -> float:
-        """Return the seconds of some phases together."""
-        return sum(self.seconds.get(name, 0.0) for name in names)
-
-    def metrics(self) -> dict[str, float]:
-        """Return the seconds as metrics of a run: ``seconds_of/PHASE``."""
-        return {f"seconds_of/{name}": seconds for name, seconds in self.seconds.items()}
-
-    def __str__(self) -> str:
-        """Return the phases on one line."""
-        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
-
-
-def headline_metrics(
-    ranks: RankTable, cutoffs: Sequence[int], catalogue: Mapping[str, float] | None = None
-) -> dict[str, float]:
-    """Return the metrics that a run is judged by first.
-
-    They are NDCG, recall and coverage at 10 (or the nearest cut-off), MRR, and recall at the
-    largest cut-off; coverage only where the metrics of the best items, by name, have it.
-    """
-    k = min(cutoffs, key=lambda cutoff: abs(cutoff - 10), default=10)
-    names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr", f"recall_at_{max(cutoffs, default=k)}"]
-    metrics = {name: interval.mean for name, interval in ranks.summary(names).items()}
-    coverage = (catalogue or {}).get(f"coverage_at_{k}")
-    return metrics if coverage is None else metrics | {f"coverage_at_{k}": coverage}
+@contextmanager
+def timed(phases: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds of the block to those of a phase of a run."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        phases[name] = phases.get(name, 0.0) + time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -111,8 +69,19 @@ class Results:
 
     @cached_property
     def headline(self) -> dict[str, float]:
-        """The five test metrics that come first."""
-        return headline_metrics(self.test.ranks, self.cutoffs, self.test.metrics)
+        """The test metrics that come first.
+
+        They are NDCG, recall and coverage at 10 (or the nearest cut-off), MRR, and recall at the
+        largest cut-off; coverage only where the metrics of the best items have it.
+        """
+        k = min(self.cutoffs, key=lambda cutoff: abs(cutoff - 10), default=10)
+        names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr"]
+        names.append(f"recall_at_{max(self.cutoffs, default=k)}")
+        metrics = {
+            name: self.test_metrics[name].mean for name in names if name in self.test_metrics
+        }
+        coverage = self.test.metrics.get(f"coverage_at_{k}")
+        return metrics if coverage is None else metrics | {f"coverage_at_{k}": coverage}
 
     @cached_property
     def valid_metrics(self) -> dict[str, Interval]:
@@ -173,7 +142,7 @@ class Run:
     seconds: float
     """Seconds of training, validation and refit."""
     headline: dict[str, float] = field(default_factory=dict)
-    """The five test metrics that come first; see `headline_metrics`."""
+    """The test metrics that come first; see `Results.headline`."""
 
 
 def check_out(out: Path) -> None:
@@ -185,19 +154,10 @@ def check_out(out: Path) -> None:
     if out.exists():
         there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
         if foreign := there - artifacts.RUN_FILES:
-            raise InputError(
-                f"{out}: exists and is left alone: {min(foreign)} does not belong to a run: choose "
-                "another name, or move it away"
-            )
-        if there:
-            written = datetime.fromtimestamp(out.stat().st_mtime, UTC).astimezone()
-            logger.info(
-                "%s of %s is replaced when this run ends; give the run another name to keep it",
-                *(out, f"{written:%Y-%m-%d %H:%M}"),
-            )
-    place = next(folder for folder in out.absolute().parents if folder.exists())
+            raise InputError(f"{out}: is left alone: {min(foreign)} does not belong to a run")
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=place):
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=parent):
             pass
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from error

@@ -50,12 +50,8 @@ def run_suite(
     """Run all runs of a suite that are not finished; an interrupted suite resumes.
 
     A run is finished if the tracking store has one of the same data, model and settings. A run that
-    refuses its data, as EASE refuses a large catalogue, is skipped with a warning.
-
-    Args:
-        suite: the suite to run.
-        prepared: finds or prepares the dataset of an experiment.
-        out: folder for the folders of the trained models.
+    refuses its data, as EASE refuses a large catalogue, is skipped with a warning. ``prepared``
+    finds or prepares the dataset of an experiment; trained models go to folders in ``out``.
 
     Returns:
         The MLflow runs by the name of the dataset: the models, then the baselines in the reverse

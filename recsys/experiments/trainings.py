@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 _MAY_CHANGE = {"model.dropout", "model.mask_probability"}
 """Settings of a model that its weights do not depend on."""
 
-
 SaveTraining = Callable[[int, TrainingState, Curve | None], None]
 """Saves the state of a training, by its place; see `recsys.training.refit.Save`."""
 
@@ -86,10 +85,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     bundle = ModelBundle.open(start.bundle)
     _refuse_other_models(experiment, start, bundle, dataset)
     if bundle.path.resolve() in ((out / artifacts.BUNDLE).resolve(), out.resolve()):
-        raise InputError(
-            f"{out}: the training would replace the model that it starts from: choose another "
-            "--set name=NAME"
-        )
+        raise InputError(f"{out}: the training would replace the model that it starts from")
     manifest = bundle.manifest
     experiment = experiment.model_copy(
         update={"start": start.model_copy(update={"digest": manifest.digest})}
@@ -98,10 +94,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     counts = np.concatenate([[0], bundle.item_table["count"].to_numpy()])
     known = int((tokens != PAD).sum())
     if not known:
-        raise InputError(
-            f"{start.bundle}: has no item in common with {dataset.path}: check that both "
-            "come from the same log, with ids of the same type"
-        )
+        raise InputError(f"{start.bundle}: has no item in common with {dataset.path}")
     flattered = _knows_targets(bundle, dataset, "valid")
     _knows_targets(bundle, dataset, "test")
     warm = WarmStart(
@@ -112,12 +105,8 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
         replay=start.replay,
         may_win=not flattered,
     )
-    planned = experiment.planned.training
-    logger.info(
-        "starting from %s: %d of its %d items and %d new ones, %d epochs at a learning rate of %g",
-        *(start.bundle, known, bundle.num_items, dataset.num_items - known),
-        *(planned.max_epochs, planned.learning_rate),
-    )
+    new = dataset.num_items - known
+    logger.info("starting from %s: %d of its items and %d new ones", start.bundle, known, new)
     catalogue = Catalogue.read(dataset.num_items, bundle.encoders, dataset.item_table)
     return Start(experiment, catalogue, warm)
 
@@ -143,23 +132,19 @@ def _refuse_other_models(
     for name in sorted(wanted.keys() | known.keys(), key=lambda name: (name != "model.kind", name)):
         if wanted.get(name) != known.get(name):
             raise InputError(
-                f"{name}={wanted.get(name)}: {start.bundle} was trained with {known.get(name)}, "
-                "and a training that starts from it keeps the settings of its model"
+                f"{name}={wanted.get(name)}: {start.bundle} was trained with {known.get(name)}"
             )
     same = dataset.fingerprint == manifest.dataset_fingerprint
     if same and "valid" in manifest.protocol.trained_on:
         raise InputError(
             f"{start.bundle}: was trained on the validation targets of {dataset.path} too (a "
-            "refit), which then cannot choose an epoch: start from it on a later log"
+            "refit), which then cannot choose an epoch"
         )
 
 
 def _refuse_baseline(bundle: ModelBundle) -> None:
     if bundle.trained is None:
-        raise InputError(
-            f"{bundle.path}: holds the baseline {bundle.experiment.baseline}, which has no weights "
-            "to start from"
-        )
+        raise InputError(f"{bundle.path}: holds a baseline, which has no weights to start from")
 
 
 def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) -> bool:
@@ -213,15 +198,8 @@ def train_all(
 ) -> Fitted:
     """Train the model of an experiment, or the members of its mean one after the other.
 
-    Args:
-        start: the experiment, the items, and the model to start from, if any.
-        dataset: the prepared dataset.
-        valid: the validation targets.
-        found: the checkpoint of each training; None where there is none.
-        report: called with each epoch; those of a member are numbered on from the one before, and
-            the mean is validated last, as an epoch without training.
-        save: called with the state of a training from time to time.
-        progress: the progress display. If None, a new one is shown.
+    ``found`` has the checkpoint of each training. The epochs of a member are reported with numbers
+    that go on from the one before, and the mean is validated last, as an epoch without training.
 
     Raises:
         KeyboardInterrupt: Ctrl-C before the training of the last member; see `train_and_refit`.

@@ -76,15 +76,7 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
     the median of the other trials at that epoch, but not in the first fifth of its epochs, nor
     among the first five trials. The study is stored in ``optuna.db`` next to the MLflow store (in
     the working directory if that is not a file) and resumes when it is called again with the same
-    experiment, data and search space.
-
-    Args:
-        experiment: the fields that are not searched; its seed is that of the search too.
-        dataset: the prepared dataset.
-        search: the search space and the budget.
-
-    Returns:
-        The best experiment so far. Ctrl-C ends the search early.
+    experiment, data and search space. Ctrl-C ends the search early.
 
     Raises:
         InputError: a field of the space is unknown, the model is a mean of others, the
@@ -100,7 +92,7 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
     known = [name for name in flatten(experiment) if name.startswith(("model.", "training."))]
     for name in search.space:
         if name not in known:
-            hint = did_you_mean(name, known) or f"; known are {', '.join(known)}"
+            hint = did_you_mean(name, known)
             raise InputError(f"tune: space: {name}: {experiment.name} has no such field{hint}")
     space = {f"space.{name}": str(values) for name, values in search.space.items()}
     identity = config_fingerprint(dataset, "tune", flatten(experiment) | space)

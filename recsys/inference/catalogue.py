@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from recsys.config import Experiment, FeatureReaderConfig, ModelConfig, VectorFeature
+from recsys.config import Experiment, FeatureReaderConfig, ModelConfig
 from recsys.data.database import check_memory
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors, features_of
 from recsys.data.histories import PAD, FeatureTable, Histories
@@ -112,7 +112,7 @@ class Catalogue:
                 [
                     VectorEmbeddings(self.vectors[feature.column], dim)
                     for feature in features_of(config, "item")
-                    if isinstance(feature, VectorFeature)
+                    if feature.kind == "vector"
                 ],
             )
         model = build_model(config, self.num_items if has_ids else 0, features, inputs)

@@ -40,8 +40,6 @@ class Section:
     charts: Sequence[Chart] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     tables: Sequence[Table] = ()
-    points: Sequence[str] = ()
-    """Sentences of a list."""
 
 
 def render(title: str, lead: str, sections: Sequence[Section], name: str = "") -> str:

@@ -46,7 +46,7 @@ _LIST, _NEWEST, _REASONS = 10, 6, 2
 
 
 class RacePoint(NamedTuple):
-    """NDCG@10 of a racer on validation, so many seconds after the start of the race."""
+    """NDCG@10 of a racer on validation, after so many seconds of its own training."""
 
     seconds: float
     epochs: int
@@ -104,8 +104,6 @@ class RunReport:
     """The models of the race and the baselines, in any order."""
     examples: Table | None = None
     """See `examples_of`."""
-    next_steps: Sequence[str] = ()
-    """What to try next, in sentences."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions, the machine and its peak memory, by name."""
 
@@ -127,7 +125,6 @@ def write_run_report(path: str | os.PathLike[str], report: RunReport) -> Path:
         Section("What was tried", draw_race(racers), tables=tried),
         Section("The log", (), _facts_of_log(report.dataset), [_audit_table(report.findings)]),
         Section("What it recommends", tables=[report.examples] if report.examples else ()),
-        Section("What to try next", points=report.next_steps),
         Section(
             "Make it again",
             facts={
@@ -174,7 +171,7 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
         return []
     minutes = max(racer.points[-1].seconds for racer in trained) > 180
     unit = "minutes" if minutes else "seconds"
-    axes = new_axes(f"{unit} since the start", "NDCG@10 on validation")
+    axes = new_axes(f"{unit} of training", "NDCG@10 on validation")
     for racer, style in zip(trained, styles_by_merit(len(trained)), strict=True):
         times = [point.seconds / (60 if minutes else 1) for point in racer.points]
         values = [point.ndcg for point in racer.points]

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from recsys.baselines.popularity import latest_histories
-from recsys.config import CategoriesFeature
+from recsys.config import Feature
 from recsys.data.entity_tables import converted
 from recsys.data.features import VECTORS, FeatureEncoder, ItemVectors, save_vectors
 from recsys.data.histories import PAD
@@ -104,14 +104,14 @@ def _new_rows(
         if wrong.any():
             raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
     for feature in () if encoder is None else encoder.features:
-        if isinstance(feature, CategoriesFeature) and feature.column in items.columns:
+        if feature.kind == "categories" and feature.column in items.columns:
             new = new.with_columns(_listed_as(items.schema[feature.column], new, feature))
     same = (converted(new[name], dtype) for name, dtype in items.schema.items() if name in new)
     new = new.with_columns(column for column in same if column is not None)
     return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
 
 
-def _listed_as(dtype: pl.DataType, new: pl.DataFrame, feature: CategoriesFeature) -> pl.Expr:
+def _listed_as(dtype: pl.DataType, new: pl.DataFrame, feature: Feature) -> pl.Expr:
     """Return several values per row in the form that the catalogue has: lists, or text."""
     values, given = pl.col(feature.column), new.schema[feature.column]
     if isinstance(given, pl.List) and dtype == pl.String:

@@ -12,7 +12,6 @@ from pathlib import Path
 import polars as pl
 from mlflow import MlflowClient
 from mlflow.entities import Run
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from recsys.config import WITH_COUNTS, TrackingConfig
 from recsys.data.prepared import Part
@@ -126,14 +125,6 @@ def find_run(wanted: str, tracking: TrackingConfig) -> str:
     with existing_store(tracking) as client:
         run_id: str = _find(wanted, *_runs_of(client, tracking)).info.run_id
     return run_id
-
-
-def nest_run(run_id: str, name: str, parent: str, tracking: TrackingConfig) -> None:
-    """Give a run another name, and have MLflow's pages show it below another run."""
-    with refuse_broken_store(tracking.uri):
-        client = MlflowClient(tracking.absolute_uri)
-        client.update_run(run_id, name=name)
-        client.set_tag(run_id, MLFLOW_PARENT_RUN_ID, parent)
 
 
 def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> None:

@@ -15,9 +15,16 @@ import pytest
 from numpy.typing import NDArray
 
 import recsys
-from recsys.automatic.clock import Clock, Speed, measure, parse_time_limit
-from recsys.automatic.facts import LogFacts, choose_split
-from recsys.automatic.rules import Kind, Plan, Preset, choose_settings, propose
+from recsys.automatic.clock import Speed, measure, parse_time_limit
+from recsys.automatic.rules import (
+    Kind,
+    LogFacts,
+    Plan,
+    Preset,
+    choose_settings,
+    choose_split,
+    propose,
+)
 from recsys.config import DataConfig, FeatureReaderConfig, GlobalTime, NextItemConfig, Split
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -91,42 +98,45 @@ def kept(tmp_path: Path, **columns: list[Any]) -> LogFacts:
     return LogFacts.of(prepare(log, out=tmp_path / "data", keep=list(columns)))
 
 
+READ: dict[str, tuple[str, list[Any]]] = {
+    "event": ("category", ["view", "buy"] * 8),
+    "price": ("number", [0.5 * n for n in range(16)]),
+    "listed": ("number", [f"{n}.50" for n in range(16)]),
+    "tags": ("categories", [["a"], ["a", "b"]] * 8),
+    "coupon": ("category", ["yes", None] * 8),
+    "prix: 'à', {payé} \"€\" #1 ✓\x85": ("category", ["a", "b"] * 8),
+}
+
+
 def test_each_kept_column_is_read_by_its_values(tmp_path: Path) -> None:
-    columns: dict[str, tuple[str | None, list[Any]]] = {
-        "event": ("category", ["view", "buy"] * 8),
-        "price": ("number", [0.5 * n for n in range(16)]),
-        "listed": ("number", [f"{n}.50" for n in range(16)]),
-        "tags": ("categories", [["a"], ["a", "b"]] * 8),
-        "coupon": ("category", ["yes", None] * 8),
-        "comment": (None, [f"text {n}" for n in range(16)]),
-        "review": (None, [*"aaxx", *"bcxx", *"bcxx", *"dexx"]),
-        "currency": (None, ["EUR", "EUR "] * 8),
-        "nothing": (None, [None, " "] * 8),
-        "day": (None, [date(2026, 1, 1 + n % 2) for n in range(16)]),
-        "ratio": (None, [1.0, math.inf] * 8),
-        "prix: 'à', {payé} \"€\" #1 ✓\x85": ("category", ["a", "b"] * 8),
-    }
-    facts = kept(tmp_path, **{name: values for name, (_, values) in columns.items()})
-    read = {column.name: column.feature and column.feature.kind for column in facts.kept}
-    assert read == {name: kind for name, (kind, _) in columns.items()}
+    facts = kept(tmp_path, **{name: values for name, (_, values) in READ.items()})
+    assert [feature.kind for feature in facts.features] == [kind for kind, _ in READ.values()]
     choice = choose_settings(facts)[-1]
     assert choice.setting == "model.interaction_features"
     assert choice.value.startswith("event as category, price as number, ")
-    for fault in (
-        "currency is left out: all interactions have the same value, 'EUR'",
-        "comment is left out: no two interactions share a value",
-        "review is left out: 5 different values are too many for 8 training interactions",
-        "nothing is left out: no interaction has a value",
-        "day is left out: dates are not read as features",
-        "inf, which is not a number",
-    ):
-        assert fault in choice.reason
     for kind in kinds_of(facts, "best"):
         model = kind.experiment.model
         assert isinstance(model, FeatureReaderConfig)
-        features = [feature.column for feature in model.interaction_features]
-        assert features == [name for name, (read_as, _) in columns.items() if read_as]
+        assert [feature.column for feature in model.interaction_features] == list(READ)
     assert "model.interaction_features" not in settings_of(USUAL)
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ([f"text {n}" for n in range(16)], "no two interactions share a value"),
+        ([*"aaxx", *"bcxx", *"bcxx", *"dexx"], "5 different values in 8 training interactions"),
+        (["EUR", "EUR "] * 8, "all interactions have the same value, 'EUR'"),
+        ([None, " "] * 8, "no interaction has a value"),
+        ([date(2026, 1, 1 + n % 2) for n in range(16)], "values that are no dates"),
+        ([1.0, math.inf] * 8, "inf, which is not a number"),
+    ],
+)
+def test_a_kept_column_that_tells_nothing_is_refused(
+    tmp_path: Path, values: list[Any], fault: str
+) -> None:
+    with pytest.raises(InputError, match=fault):
+        kept(tmp_path, column=values)
 
 
 # --- The split -----------------------------------------------------------------------------------
@@ -186,7 +196,7 @@ def test_a_run_says_which_split_it_chose_unless_it_was_told(
     assert model.dataset.config.split == GlobalTime()
     page = model.report().read_text(encoding="utf-8")
     assert "data.split" in page
-    assert "0 of 1,500 users have 4 interactions" in page
+    assert "few users have 4 interactions" in page
     with pytest.raises(InputError, match="leaves no valid targets"):
         recsys.fit(buyers(1_500), split="leave_last_out", time_limit=10, preset="fast")
 
@@ -232,17 +242,10 @@ def test_kinds_are_complete_experiments(preset: Preset, number: int, has_times: 
 # --- Time ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", ["", "soon", "0", "-5m", "3 days", "500ms", "1h30m", "nan"])
+@pytest.mark.parametrize("limit", ["", "0", "-5m", "500ms", "1h30m", "nan"])
 def test_a_time_limit_that_is_none_is_refused(limit: str) -> None:
     with pytest.raises(InputError, match="time limit"):
         parse_time_limit(limit)
-
-
-def test_the_tests_have_as_long_as_they_take_but_training_has_most_of_the_time() -> None:
-    clock = Clock(1_000)
-    assert clock.end_of_training(50) == 920  # ten seconds for the page, a margin of 2%
-    assert 500 < clock.end_of_training(2_000) < 700
-    assert Clock(100, before=60).left == pytest.approx(40, abs=1)  # of an interrupted run
 
 
 def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset) -> None:

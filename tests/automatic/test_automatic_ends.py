@@ -12,12 +12,11 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from recsys.automatic import answer, race
+from recsys.automatic import race, run
 from recsys.automatic.clock import Speed
-from recsys.automatic.racer import Context, Racer
+from recsys.automatic.racer import Context, Racer, State
 from recsys.automatic.rules import Plan
 from recsys.automatic.run import fit_log
-from recsys.automatic.state import State
 from recsys.config import (
     AveragedConfig,
     FeatureReaderConfig,
@@ -27,7 +26,7 @@ from recsys.config import (
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import fit_baseline
-from recsys.experiments.fit import fit
+from recsys.experiments.fit import FinalScorer, fit
 from recsys.model.averaged import AveragedModel
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
@@ -69,7 +68,7 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The best model is the answer, whatever the baselines reach."""
-    monkeypatch.setattr(answer, "_judge", lambda name, *_: (name, ""))
+    monkeypatch.setattr(run, "_GAIN", -1.0)
 
 
 @pytest.fixture
@@ -77,7 +76,6 @@ def a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models are raced, soon exhausted, and averaged."""
     monkeypatch.setattr("recsys.automatic.racer.PATIENCE", 1)
     monkeypatch.setattr(race, "choose_field", lambda racers, _: racers)
-    monkeypatch.setattr(race, "_MOST_MEMBERS", 2)
     monkeypatch.setattr(race, "_GAIN_OF_MEAN", -1.0)
     monkeypatch.setattr("recsys.automatic.rules._NUM_KINDS", {"balanced": 2})
 
@@ -92,8 +90,8 @@ def raises(error: BaseException) -> Callable[..., Any]:
 def ends(plan: Plan) -> dict[str, list[str]]:
     """Return how the runs of each name have ended."""
     names: dict[str, list[str]] = {}
-    for run in MlflowClient(plan.tracking.uri).search_runs(["1"]):
-        names.setdefault(str(run.info.run_name), []).append(run.info.status)
+    for found in MlflowClient(plan.tracking.uri).search_runs(["1"]):
+        names.setdefault(str(found.info.run_name), []).append(found.info.status)
     return names
 
 
@@ -121,7 +119,7 @@ def test_a_model_wins_where_a_kept_event_tells_the_next_item(plan: Plan) -> None
     # Without the event, the best order of the four next items has .64 (1, .63, .5 and .43).
     assert fitted.answer.run.test["ndcg_at_10"].mean > 0.8
     assert fitted.answer.baseline is None
-    assert fitted.state.racers[0].chosen
+    assert any(racer.won for racer in fitted.context.racers)
     settings = load_experiment(plan.out / "experiment.yaml")
     assert settings.evaluation.seen == fitted.choices[0].value
     assert isinstance(settings.model, FeatureReaderConfig)
@@ -136,14 +134,15 @@ def test_a_model_wins_where_a_kept_event_tells_the_next_item(plan: Plan) -> None
 def test_a_baseline_that_no_model_beats_is_the_answer(
     log: pl.DataFrame, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer, "_GAIN", 1e9)  # by chance a model may win on a small log
+    monkeypatch.setattr(run, "_GAIN", 1e9)  # by chance a model may win on a small log
     monkeypatch.setattr("recsys.automatic.racer.PATIENCE", 1)
     fitted = fit_log(log, plan, "100s")
     named = fitted.answer
-    assert named.baseline == fitted.state.baselines[0].name
+    assert named.baseline == fitted.context.state.baselines[0].name
     assert ", a baseline: " in named.sentence
-    assert not any(entry.chosen for entry in fitted.state.racers)
+    assert not any(racer.won for racer in fitted.context.racers)
     assert set(ends(plan)) >= {"mine", "mine-model"}
+    assert ModelBundle.open("runs/mine-model").trained is not None
     model = Recommender.load(plan.out / "bundle", fitted.dataset)
     assert model.recommend(users=[log["user_id"][0]], k=3)["source"].unique().to_list() == ["model"]
     settings = load_experiment(plan.out / "experiment.yaml")
@@ -157,8 +156,9 @@ def test_if_no_model_can_be_trained_the_best_baseline_is_the_answer(
     log: pl.DataFrame, plan: Plan, no_models: None
 ) -> None:
     fitted = fit_log(log, plan, "100s")
-    assert fitted.answer.baseline == fitted.state.baselines[0].name
-    assert len(fitted.other_runs) == len(fitted.state.baselines) - 1
+    baselines = fitted.context.state.baselines
+    assert fitted.answer.baseline == baselines[0].name
+    assert len(fitted.other_runs) == len(baselines) - 1
     assert "and no model could be trained." in fitted.answer.sentence
     assert f"not trained: {DIVERGED}" in fitted.page.read_text(encoding="utf-8")
     assert not plan.out.with_name(".mine.race").exists()
@@ -206,7 +206,7 @@ def test_ctrl_c_while_baselines_are_tuned_keeps_the_best_so_far(
 
     monkeypatch.setattr(Context, "say", stop)
     fitted = fit_log(log, plan, "100s")
-    first, second = fitted.state.baselines
+    first, second = fitted.context.state.baselines
     assert first.ndcg_at_10 > second.ndcg_at_10
     assert "and Ctrl-C came before a model was validated." in fitted.answer.sentence
     assert ModelBundle.open(plan.out).experiment.baseline == first.name
@@ -225,13 +225,12 @@ def test_ctrl_c_before_any_model_is_validated_keeps_the_best_baseline(
         return fit_baseline(name, *words, **more)
 
     monkeypatch.setattr("recsys.automatic.racer.train", raises(KeyboardInterrupt()))
-    monkeypatch.setattr(answer, "fit_baseline", two_of_them)
+    monkeypatch.setattr(run, "fit_baseline", two_of_them)
     fitted = fit_log(log, plan, "100s")
     assert "and Ctrl-C came before a model was validated." in fitted.answer.sentence
     page = fitted.page.read_text(encoding="utf-8").replace("_", " ")
-    assert "still rising" not in page
     # A later one leaves out the other baselines.
-    assert len(fitted.state.baselines) > 3
+    assert len(fitted.context.state.baselines) > 3
     assert len(fitted.other_runs) == 1
     assert names[0].replace("_", " ") in page
 
@@ -247,30 +246,30 @@ def test_a_run_that_ends_in_its_test_tests_the_same_model_when_it_is_started_aga
 ) -> None:
     models: list[Model] = []
 
-    def end(_: object, __: object, ___: object, fitted: Fitted, *____: object) -> None:
-        models.append(fitted.model)
+    def end(final: FinalScorer, *_: object) -> None:
+        models.append(final.fitted.model)
         raise error
 
     plan = Plan(plan.name, "balanced", 0, plan.tracking)
     with monkeypatch.context() as patch:
-        patch.setattr(answer, "evaluate_and_write", end)
+        patch.setattr(run, "evaluate_and_write", end)
         with pytest.raises(error):
             fit_log(log, plan, "240s")
     assert not plan.out.exists()
     assert plan.out.with_name(".mine.race").exists()
-    monkeypatch.setattr("recsys.automatic.racer._Kept.keep", raises(AssertionError("trained")))
+    monkeypatch.setattr(Racer, "_keep", raises(AssertionError("trained")))
     again = fit_log(log, plan, "240s")
     bundle = ModelBundle.open(plan.out / "bundle")
     assert isinstance(bundle.model, AveragedModel)
     assert isinstance(load_experiment(plan.out / "experiment.yaml").model, AveragedConfig)
     assert bundle.manifest.protocol.trained_on == ("train", "valid")
-    assert [entry.chosen for entry in again.state.racers] == [True, True]
+    assert [racer.won for racer in again.context.racers] == [True, True]
     first, tested = models[0].state_dict(), bundle.model.state_dict()
     assert first.keys() == tested.keys()
     assert all(torch.equal(first[name], tested[name]) for name in first)
     page = again.page.read_text(encoding="utf-8")
     assert "of the mean of" in page
-    assert "averaged with" in again.state.racers[0].outcome
+    assert "averaged with" in again.context.racers[0].outcome
 
 
 def test_a_state_that_is_damaged_or_of_other_settings_is_not_resumed(plan: Plan) -> None:

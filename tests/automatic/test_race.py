@@ -12,10 +12,8 @@ import torch
 
 from recsys.automatic import race, run
 from recsys.automatic.clock import Clock, Speed
-from recsys.automatic.facts import LogFacts
-from recsys.automatic.racer import Context, Racer
-from recsys.automatic.rules import Plan, Preset, choose_settings, propose
-from recsys.automatic.state import MeasuredBaseline, State
+from recsys.automatic.racer import Context, MeasuredBaseline, Racer, State
+from recsys.automatic.rules import LogFacts, Plan, Preset, choose_settings, propose
 from recsys.config import AveragedConfig, dump_experiment, load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -53,9 +51,7 @@ def new_racers(
     catalogue = Catalogue(dataset.num_items)
     context = Context(plan, dataset, catalogue, held_out, speed, clock, state, averages)
     kinds = propose(facts, choose_settings(facts), dataset.config, plan)
-    racers = [Racer.ready(kind, context) for kind in kinds]
-    state.racers = list(racers)
-    return racers
+    return [Racer.ready(kind, context) for kind in kinds]
 
 
 @pytest.fixture
@@ -253,9 +249,9 @@ def test_those_that_time_can_compare_race_and_half_of_them_drops_out_each_rung(
     assert race.choose_field(racers, 2 * sum(needed) + 1e-9) == racers  # in two rungs
     assert race.choose_field(racers, 2 * sum(needed) * 0.99) != racers
     assert race.choose_field(racers, needed[0]) == [first]
-    assert race.choose_field(racers, 3.01 * first.expected_interval) == [first]
+    assert race.choose_field(racers, 3.01 * first.interval) == [first]
     assert [racer.kind.cost for racer in race.choose_field(racers, 0.0)] == [1.0]  # the cheapest
-    racers[0].points.append(RacePoint(0, 0, 0.0))  # the field was chosen before
+    racers[0].points.append(RacePoint(0, 1, 0.0))  # the field was chosen before
     ranked = race.race(racers[0].context, racers)
     assert [racer.rung for racer in ranked] == [None, 2, 1, 1]
     assert all(racer.points for racer in ranked)  # each had a chance
@@ -294,27 +290,13 @@ def test_ctrl_c_ends_the_training_with_the_best_so_far(
         monkeypatch.setattr(run, name, lambda _, racers: racers)
     monkeypatch.setattr(run, step, ctrl_c_once)
     advance(racers[1], 1)
-    context.state = State.open(context.plan.out, {"seed": 0}, fresh=False)
+    context.state, context.racers = State.open(context.plan.out, {"seed": 0}, fresh=False), []
     finished, _ = run.train_models(context, [racer.kind for racer in racers])
     assert finished is not None
     assert finished.fitted.interrupted
     assert finished.fitted.trained_on == ("train",)
-    assert not finished.rising
-    outcomes = [(entry.outcome, entry.chosen) for entry in context.state.racers]
-    assert outcomes == [("won", True), ("stopped by Ctrl-C", False)]
-
-
-def test_ctrl_c_before_a_validation_leaves_the_baselines_if_there_are_any(
-    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    racer = start()[0]
-    monkeypatch.setattr(run, "tune_baselines", lambda *_: None)
-    monkeypatch.setattr("recsys.automatic.racer.train", raises(KeyboardInterrupt()))
-    racer.context.state.racers = []
-    with pytest.raises(KeyboardInterrupt):
-        run.train_models(racer.context, [racer.kind])
-    racer.context.state.racers, racer.context.state.baselines = [], [PCTM]
-    assert run.train_models(racer.context, [racer.kind])[0] is None
+    outcomes = [(racer.outcome, racer.won) for racer in context.racers]
+    assert outcomes == [("stopped by Ctrl-C", False), ("won", True)]
 
 
 def test_baselines_are_tuned_within_their_time(start: Callable[..., list[Racer]]) -> None:
@@ -374,36 +356,9 @@ def test_another_kind_trains_if_it_has_a_quarter_of_the_epochs_in_time(
     clock = winner.context.clock
     monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left)
     monkeypatch.setattr(Racer, "train", lambda racer, _: None)
-    monkeypatch.setattr(Racer, "seconds_of_refit", math.inf)  # no time for other seeds
     assert race.train_on(winner.context, [winner, other]) == [winner, other][: 1 + joins]
     winner.context.averages = False
     assert race.train_on(winner.context, [winner, other]) == [winner]
-
-
-def test_the_winner_trains_again_with_other_seeds_while_time_is_left(
-    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    winner = start(averages=True)[0]
-    context = winner.context
-    context.state.racers = [winner]
-    advance(winner, 2)
-    needed = winner.best_epoch * winner.seconds_per_epoch + winner.seconds_of_refit
-    monkeypatch.setattr(Racer, "exhausted", property(lambda racer: racer is winner))
-    monkeypatch.setattr(Context, "moment", lambda *_: context.clock.spent + 0.5 * needed)
-    assert race.train_on(context, [winner]) == [winner]
-    monkeypatch.setattr(Context, "moment", lambda *_: context.clock.spent + 100 * needed)
-    members = race.train_on(context, [winner])
-    assert [member.name for member in members[1:]] == [f"{winner.name}-{n}" for n in (2, 3)]
-    seeds = [member.experiment.seed for member in members]
-    assert seeds == [seeds[0], seeds[0] + 1, seeds[0] + 2]
-    assert all(member.points and member.family == winner.family for member in members)
-    assert context.state.racers == members
-    race.tell_outcomes(context, [winner.name, members[1].name])
-    outcomes = [entry.outcome for entry in context.state.racers]
-    assert outcomes[1:] == [f"won, averaged with {winner.name}", "adds nothing"]
-    # An interrupted run finds what they had come to.
-    context.state = State.open(context.plan.out, {"seed": 0}, fresh=False)
-    assert Racer.ready(winner.kind.again(1), context).points == members[1].points
 
 
 @pytest.mark.parametrize(("needed", "kind"), [(-1.0, "averaged"), (9.0, "one model")])
@@ -423,10 +378,9 @@ def test_a_mean_must_be_better_than_its_first_member(
     assert choice.value == kind
     assert f"{racers[0].quality:.4f} of {racers[0].name}; " in choice.reason
     assert ("which is not 900% better" in choice.reason) == (kind == "one model")
-    alone, choice = race.choose_members(racers[0].context, racers[:1])
-    assert alone == racers[:1]
-    assert choice is not None
-    assert "no other model had the time" in choice.reason
+    assert race.choose_members(racers[0].context, racers[:1]) == (racers[:1], None)
+    race.tell_outcomes(racers[0].context, racers)
+    assert racers[1].outcome == f"won, averaged with {racers[0].name}"
 
 
 def test_the_settings_of_a_mean_have_the_trainings_of_all(

@@ -58,7 +58,7 @@ def run_log(
     test = answer.run.test["ndcg_at_10"]
     raced = ", ".join(
         f"{entry.name} {entry.quality:.4f} ({entry.points[-1].epochs} epochs)"
-        for entry in fitted.state.racers
+        for entry in fitted.context.racers
         if entry.points
     )
     print(

@@ -168,8 +168,8 @@ def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
     with terminal.view() as view:
         show = show_steps(view, "mine", RunClock(60.0, before=72.0))
         best = SimpleNamespace(ndcg_at_10=0.1234, name="sequential_rules")
-        state = SimpleNamespace(baselines=[best], racers=[])
-        context: Any = SimpleNamespace(state=state, clock=RunClock(60.0), announce=show)
+        state = SimpleNamespace(baselines=[best])
+        context: Any = SimpleNamespace(state=state, racers=[], announce=show)
         Context.say(context, "testing baseline 1 of 8: sequential_rules")
         view.refresh()
     (line, *_) = [line for line in terminal.pictures if "testing" in line]

@@ -13,12 +13,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import torch
 
-from recsys.config import VectorFeature, parse_experiment
+from recsys.config import Feature, parse_experiment
 from recsys.data.features import FeatureEncoder
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 
-TEXT = VectorFeature(kind="vector", column="text")
+TEXT = Feature(kind="vector", column="text")
 ROWS = [[3.0, 4.0], [0.0, -2.0], None, [0.0, 0.0]]
 UNIT = [[0, 0], [0.6, 0.8], [0, -1], [0, 0], [0, 0]]
 """Their directions after the row of PAD; those of no vector and of zeros are zeros."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sqlite3
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -23,8 +21,6 @@ from recsys.config import DataConfig, Experiment, TrackingConfig, TrainingConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.experiments import baselines
-from recsys.experiments.baselines import fit_baseline, simplest_baselines
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.folders.locks import BusyError, sole_use
@@ -130,34 +126,6 @@ def test_mlflow_shows_the_dataset_and_a_headline(
     assert link == f"http://127.0.0.1:5000{page}/{run.run_id}?workflowType=machine_learning"
 
 
-def test_the_simplest_baselines_are_those_that_runs_log(
-    dataset: PreparedDataset, experiment: Experiment
-) -> None:
-    found, sampled = simplest_baselines(experiment, dataset)
-    assert sampled is None
-    logged = MlflowClient(experiment.tracking.absolute_uri)
-    for name in ("markov", "popularity"):
-        metrics = logged.get_run(fit_baseline(name, experiment, dataset)).data.metrics
-        assert found[name] == {metric: metrics[f"test/{metric}"] for metric in found[name]}
-        assert {"ndcg_at_10", "recall_at_10", "mrr"} == set(found[name])
-
-
-def test_the_simplest_baselines_are_tested_on_a_sample_of_very_many_scores(
-    dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    everything = simplest_baselines(experiment, dataset)
-    monkeypatch.setattr(baselines, "_MOST_SCORES", 40 * dataset.num_items)
-    assert simplest_baselines(experiment, dataset) == everything  # it has fewer than the fewest
-    monkeypatch.setattr(baselines, "_FEWEST", 30)
-    sampled = simplest_baselines(experiment, dataset)
-    assert sampled.sampled == 40
-    test = dataset.holdout("test").sample(40, experiment.seed)
-    name = next(iter(sampled.metrics))
-    alone = fit_baseline(name, experiment, dataset, test=test)
-    logged = MlflowClient(experiment.tracking.absolute_uri).get_run(alone).data.metrics
-    assert sampled.metrics[name]["recall_at_10"] == logged["test/recall_at_10"]
-
-
 def test_a_training_that_is_too_short_says_so(
     dataset: PreparedDataset,
     experiment: Experiment,
@@ -195,18 +163,6 @@ def test_the_epochs_of_a_small_log_are_more_unless_they_are_named(dataset: Prepa
         assert changed == parse_experiment({}, ["training.batch_tokens=10", many]).training
 
 
-def test_the_epochs_of_the_members_of_a_mean_are_more_unless_they_are_named(
-    dataset: PreparedDataset,
-) -> None:
-    def planned(*epochs: int | None) -> int:
-        member = {"kind": "next_item", "max_sequence_length": 10}
-        members = [{"model": member, "max_epochs": one} for one in epochs]
-        experiment = parse_experiment({"model": {"kind": "averaged", "members": members}}, [])
-        return with_enough_epochs(experiment, dataset).training.max_epochs
-
-    assert planned(3, None) == 40 < planned(None, None)
-
-
 def test_a_training_whose_best_epoch_is_not_the_last_or_that_decayed_early_is_not_rising() -> None:
     assert still_rising(Curve(best_epoch=3), epochs=3)
     assert not still_rising(Curve(best_epoch=2), epochs=3)
@@ -234,17 +190,6 @@ def test_the_refitted_model_is_trained_on_all_but_the_test_targets_for_as_many_e
     weights = ModelBundle.open(run.bundle).model.state_dict()
     assert all(torch.equal(weights[name], weight.cpu()) for name, weight in once.items())
     assert not all(torch.equal(weights[name], weight.cpu()) for name, weight in twice.items())
-
-
-def test_data_settings_that_contradict_the_dataset_are_refused(
-    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
-) -> None:
-    other = parse_experiment(experiment.model_dump(exclude={"data"}), ["data.duplicates=keep"])
-    with pytest.raises(
-        InputError, match=r"data\.duplicates: the experiment has keep, but .* drop_e"
-    ):
-        fit(other, dataset, tmp_path / "out")
-    assert not (tmp_path / "mlflow.db").exists()
 
 
 @pytest.mark.slow
@@ -380,32 +325,6 @@ def test_a_locked_store_a_folder_and_a_text_are_one_line_within_seconds(tmp_path
             assert time.monotonic() - started < 30
 
 
-def test_runs_of_a_read_only_store_can_be_compared(
-    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
-) -> None:
-    folder = tmp_path / "store"
-    folder.mkdir()
-    where = experiment.tracking.model_copy(update={"uri": f"sqlite:///{folder}/mlflow.db"})
-    run = fit_baseline("popularity", experiment.model_copy(update={"tracking": where}), dataset)
-    (folder / "mlflow.db.lock").unlink(missing_ok=True)
-    if os.geteuid() != 0:
-        folder.chmod(0o500)
-        (folder / "mlflow.db").chmod(0o400)
-    else:  # whom no permission stops, only a mount
-        for words in (["--bind", str(folder)], ["-o", "remount,bind,ro"]):
-            if subprocess.run(
-                ["mount", *words, folder], capture_output=True, check=False
-            ).returncode:
-                pytest.skip("a read-only folder needs the right to mount, for root")
-    try:
-        assert [found.run.info.run_id for found in find_runs([], where, "test")] == [run]
-        with pytest.raises(InputError, match="readonly database|unable to open database"):
-            open_store(where)
-    finally:
-        if os.geteuid() == 0:
-            subprocess.run(["umount", "--lazy", folder], check=True)
-
-
 def test_an_unreachable_server_is_reported_within_seconds(
     dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
 ) -> None:
@@ -415,26 +334,6 @@ def test_an_unreachable_server_is_reported_within_seconds(
         fit(experiment.model_copy(update={"tracking": tracking}), dataset, tmp_path / "out")
     assert time.monotonic() - started < 20
     assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_driver_of_a_database_is_named() -> None:
-    tracking = TrackingConfig(uri="postgresql://127.0.0.1:9/db")
-    with pytest.raises(InputError, match="needs the Python package psycopg2?, which is not"):
-        find_runs([], tracking, "test")
-
-
-@pytest.mark.slow
-def test_a_run_that_replaces_one_of_its_name_says_so(
-    dataset: PreparedDataset,
-    experiment: Experiment,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO")
-    fit(experiment, dataset, tmp_path / "out")
-    assert "is replaced" not in caplog.text
-    fit(experiment, dataset, tmp_path / "out")
-    assert re.search(rf"{tmp_path}/out of 20\d\d-.* is replaced when this run ends", caplog.text)
 
 
 def test_files_of_the_user_are_not_replaced(

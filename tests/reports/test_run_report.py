@@ -97,7 +97,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
             Racer("popularity", "", (RacePoint(0, 0, 0.008),), "a baseline"),
         ),
         examples=examples_of(Recommender.load(run.bundle), data, users=5),
-        next_steps=(f"Try {EVIL}.",),
         versions={"peak memory": "884 MiB", "torch": "2.13"},
     )
 
@@ -167,7 +166,7 @@ def test_little_is_enough(report: RunReport) -> None:
         seconds=3,
     )
     words = text_of(run_page(bare))
-    for part in ("What was tried", "What it recommends", "What to try next", "Audit", "memory"):
+    for part in ("What was tried", "What it recommends", "Audit", "memory"):
         assert part not in words
 
 
@@ -265,7 +264,7 @@ def test_the_race_ends_where_a_racer_was_dropped() -> None:
     ]
     assert [racer.name for racer in by_outcome(racers)] == ["won", "good", "slow", "none"]
     (chart,) = draw_race(by_outcome(racers))
-    assert "minutes since the start" in chart.svg
+    assert "minutes of training" in chart.svg
     assert "The broken line is the best baseline, good." in chart.caption
     assert chart.svg.count("<use ") == 10 + 3 + 1 + 2  # points, a cross, the legend
     assert draw_race([Racer("none", "", (), "failed")]) == []
