@@ -270,14 +270,8 @@ class EpochBatches:
         self._batches, self._process, self._processes = batches, process, processes
         self._batches.epoch = epoch
         self._served = self._skipped = 0
-        self._read = self._padded = 0
         self.num_tokens = batches.num_tokens
         """Number of tokens of an epoch in all processes, without padding."""
-
-    @property
-    def padding_share(self) -> float:
-        """The padded share of the input positions in this epoch, up to the last batch read."""
-        return 1 - self._read / max(self._padded, 1)
 
     def state_dict(self) -> dict[str, int]:
         """Return how many batches of this epoch were served; Lightning saves it."""
@@ -292,10 +286,7 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[SequenceBatch]:
         skipped, self._skipped = self._skipped, 0
-        self._read = self._padded = 0
         for number, batch in enumerate(self._batches, 1):
-            self._read += int(batch.lengths.sum())
-            self._padded += batch.items.numel()
             if number > skipped:
                 self._served = number
                 yield batch if self._processes == 1 else batch.shard(self._process, self._processes)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch.nn import functional as F
 
 from recsys.data.batches import FeatureTensors
 from recsys.data.histories import PAD, Histories
-from recsys.inference.ranking import Block, best_of_all, best_of_blocks, excluded_items, no_items
+from recsys.inference.ranking import best_of_all, best_of_blocks, excluded_items, no_items
 from recsys.inference.scorer import (
     FEWEST_USERS,
     MOST_CANDIDATES,
@@ -25,27 +24,14 @@ from recsys.inference.scorer import (
     batches_of_similar_length,
     users_per_batch,
 )
-from recsys.model.heads import (
-    CandidateRepresentation,
-    Head,
-    LastRepresentation,
-)
+from recsys.model.heads import CandidateRepresentation, Head, LastRepresentation
 from recsys.model.models import Model, ModelInputs
 
-
-class _Step(NamedTuple):
-    """How much the model processes at once."""
-
-    tokens: int
-    """Rows times positions in the encoder, padding included."""
-    elements: int
-    """Rows times candidates in the head, for target attention also times positions."""
-
-
-# A CPU is fastest with what fits in its cache: for 346 histories of Beauty, 12,101 items and target
-# attention, steps of 2^24 elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
-_CPU_STEP, _GPU_STEP = _Step(1 << 12, 1 << 19), _Step(1 << 17, 1 << 26)
-
+# How much the model processes at once: tokens in the encoder, padding included; and elements in the
+# head, rows times candidates, for target attention also times positions. A CPU is fastest with what
+# fits in its cache: for 346 histories of Beauty, 12,101 items and target attention, steps of 2^24
+# elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
+_CPU_STEP, _GPU_STEP = (1 << 12, 1 << 19), (1 << 17, 1 << 26)
 _JOINED = 4
 """Batches of histories whose scores of a large catalogue are computed together, unless the head
 attends to the histories: four batches of 64 users took three quarters of the time of each alone."""
@@ -88,7 +74,7 @@ class ModelScorer:
         return self._model.items.weight.device
 
     @property
-    def _step(self) -> _Step:
+    def _step(self) -> tuple[int, int]:
         return _CPU_STEP if self._device.type == "cpu" else _GPU_STEP
 
     @property
@@ -120,7 +106,12 @@ class ModelScorer:
             elif many:
                 return self.score(histories).gather(1, tokens)
             else:
-                scores = self._scores_of_own(histories, tokens)
+                scores = self._scores(
+                    histories,
+                    tokens.shape[1],
+                    lambda rows, columns: self._represented(tokens[rows, columns]),
+                    gathered=self._model.items.embedding_dim,
+                )
             return scores.masked_fill_(tokens == PAD, -torch.inf)
 
     @torch.inference_mode()
@@ -138,19 +129,12 @@ class ModelScorer:
                 rows = np.concatenate([rows for rows, _ in together])
                 last = joined([self._encode_last(batch) for _, batch in together])
                 excluded = excluded_items(histories.take(rows), seen, self._device)
-                blocks = self._blocks(last, catalogue, wide * self._step.elements)
+                blocks = (
+                    (columns.start, self._head.score_last(last, _part(catalogue, columns)).float())
+                    for columns in self._columns(last, self.num_items + 1, wide)
+                )
                 items[rows], values[rows] = best_of_blocks(self, blocks, k, excluded)
         return items, values
-
-    def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
-        """Scores [B, C] of histories, all with the same represented items."""
-        scores = torch.empty(len(histories), items[0].shape[-2], device=self._device)
-        for rows, batch in self._batches(histories):
-            indices = torch.from_numpy(rows).to(self._device)
-            last = self._encode_last(batch)
-            for start, block in self._blocks(last, items, self._step.elements):
-                scores[indices, start : start + block.shape[1]] = block
-        return scores
 
     @torch.inference_mode()
     def states(self, histories: Histories) -> Tensor:
@@ -176,31 +160,36 @@ class ModelScorer:
             self._kept = catalogue
         return catalogue
 
-    def _blocks(
-        self, last: LastRepresentation, items: CandidateRepresentation, elements: int
-    ) -> Iterator[Block]:
-        """Yield the scores of histories with the same items, so many elements at a time."""
-        step = max(1, elements // self._head.elements_per_candidate(last))
-        step -= step % 64 if step > 64 else 0
-        for start in range(0, items[0].shape[-2], step):
-            columns = slice(start, start + step)
-            chunk = CandidateRepresentation(*(part[..., columns, :] for part in items))
-            yield start, self._head.score_last(last, chunk).float()
+    def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
+        """Scores [B, C] of histories, all with the same represented items."""
+        width = items.embeddings.shape[-2]
+        return self._scores(histories, width, lambda _, columns: _part(items, columns))
 
-    def _scores_of_own(self, histories: Histories, tokens: Tensor) -> Tensor:
-        """Scores [B, C] of histories, each with candidates of its own [B, C]."""
-        scores = torch.empty(tokens.shape, device=self._device)
+    def _scores(
+        self,
+        histories: Histories,
+        width: int,
+        represented: Callable[[Tensor, slice], CandidateRepresentation],
+        gathered: int = 0,
+    ) -> Tensor:
+        """Scores [B, C] of histories with candidates that are represented for rows and columns."""
+        scores = torch.empty(len(histories), width, device=self._device)
         for rows, batch in self._batches(histories):
-            last = self._encode_last(batch)
-            indices = torch.from_numpy(rows).to(self._device)
-            gathered = len(rows) * self._model.items.embedding_dim
-            per_candidate = max(self._head.elements_per_candidate(last), gathered)
-            step = max(1, self._step.elements // per_candidate)
-            for start in range(0, tokens.shape[1], step):
-                columns = slice(start, start + step)
-                chunk = self._represented(tokens[indices, columns])
+            last, indices = self._encode_last(batch), torch.from_numpy(rows).to(self._device)
+            for columns in self._columns(last, width, least=gathered * len(rows)):
+                chunk = represented(indices, columns)
                 scores[indices, columns] = self._head.score_last(last, chunk).float()
         return scores
+
+    def _columns(
+        self, last: LastRepresentation, width: int, wide: int = 1, least: int = 0
+    ) -> Iterator[slice]:
+        """Divide C candidates into chunks of a step; each takes so many elements at least."""
+        elements = max(self._head.elements_per_candidate(last), least)
+        step = max(1, wide * self._step[1] // elements)
+        step -= step % 64 if step > 64 and not least else 0
+        for start in range(0, width, step):
+            yield slice(start, min(start + step, width))
 
     def _batches(
         self, histories: Histories, most: int | None = None
@@ -216,23 +205,27 @@ class ModelScorer:
         if self._model.times == "request" and recent.request_times is None:
             raise ValueError("the model reads the time of the request: give `request_times`")
         most = users_per_batch(self.num_items) if most is None else most
-        for rows in batches_of_similar_length(recent.lengths, self._step.tokens, most):
+        for rows in batches_of_similar_length(recent.lengths, self._step[0], most):
             yield rows, recent.take(rows)
 
     def _represented(self, tokens: Tensor) -> CandidateRepresentation:
         """The representation of candidates [C] of all histories, or [B, C] of each."""
         if self._kept is None:
             return self._head.represent_candidates(self._model.items(tokens))
-        rows = [part.index_select(-2, tokens.flatten()) for part in self._kept]
+        rows = [side.index_select(-2, tokens.flatten()) for side in self._kept]
         if tokens.dim() == 1:
             return CandidateRepresentation(*rows)
-        own = [part.unflatten(-2, tokens.shape) for part in rows]
-        return CandidateRepresentation(*(part.movedim(-3, 0) for part in own))
+        own = [side.unflatten(-2, tokens.shape) for side in rows]
+        return CandidateRepresentation(*(side.movedim(-3, 0) for side in own))
 
     def _encode_last(self, histories: Histories) -> LastRepresentation:
         if self._states is not None:
             return self._states.encode_last(self._model, histories)
         return self._model.encode_last(model_inputs(self._model, histories))
+
+
+def _part(items: CandidateRepresentation, columns: slice) -> CandidateRepresentation:
+    return CandidateRepresentation(*(side[..., columns, :] for side in items))
 
 
 @contextmanager

@@ -14,11 +14,14 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 _MOST_SEQUENCES = 65_535
-"""That torch's fused kernels on a GPU take at once: those of the second and third dimension of a
-grid of CUDA (https://github.com/pytorch/pytorch/issues/142228)."""
+"""A limit of torch's fused kernels on a GPU: https://github.com/pytorch/pytorch/issues/142228"""
 _GPU_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Not cuDNN's, which torch prefers on an H100: it builds a plan for each shape, and hardly two
 batches have the same (https://github.com/meta-pytorch/torchtune/issues/1652)."""
+
+
+KeysValues = tuple[Tensor, Tensor]
+"""[B, H, K, d] each."""
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
@@ -61,7 +64,9 @@ def attention_weights(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(scale · query · keyᵀ) over the keys that may be seen.
+    """softmax(scale · query · keyᵀ) over the keys that may be seen, [..., Q, K].
+
+    Source: Vaswani et al. 2017, equation 1, https://arxiv.org/abs/1706.03762
 
     Args:
         query: [..., Q, d].
@@ -69,11 +74,6 @@ def attention_weights(
         mask: broadcastable to [..., Q, K]. A query that may see no key gets weights of 0.
         causal: whether each query sees only the keys up to its own position (Q = K).
         scale: 1/√d if None.
-
-    Returns:
-        [..., Q, K], rows summing to 1 (or 0).
-
-    Source: Vaswani et al. 2017, equation 1, https://arxiv.org/abs/1706.03762
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = query * scale @ key.transpose(-1, -2)
@@ -178,56 +178,55 @@ def position_angles(max_length: int, width: int) -> Tensor:
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention in several heads, whose outputs are joined by a linear map.
+    """Attention in H heads of D / H features each, whose outputs are joined by a linear map.
 
-    Narrow heads have embedding_dim / num_heads features each, as in 2017; wide heads have
-    embedding_dim each. Without a context it is self-attention, with one cross-attention.
+    Without a context it is self-attention, with one cross-attention.
 
     Source: Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762
 
     Args:
         embedding_dim: D.
-        num_heads: H, which divides D unless heads are wide.
-        wide: whether heads have D features each.
+        num_heads: H.
         rotary: rotates queries and keys by their positions, if both are of the same sequence.
     """
 
     def __init__(
-        self,
-        embedding_dim: int,
-        num_heads: int,
-        *,
-        wide: bool = False,
-        rotary: RotaryPositions | None = None,
+        self, embedding_dim: int, num_heads: int, *, rotary: RotaryPositions | None = None
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.width = embedding_dim * num_heads if wide else embedding_dim
-        self.query_key_value = nn.Linear(embedding_dim, 3 * self.width)
-        self.output = nn.Linear(self.width, embedding_dim)
+        self.query_key_value = nn.Linear(embedding_dim, 3 * embedding_dim)
+        self.output = nn.Linear(embedding_dim, embedding_dim)
         self.rotary = rotary
 
     def forward(
         self,
         x: Tensor,
-        context: Tensor | None = None,
+        context: Tensor | KeysValues | None = None,
         mask: Tensor | None = None,
         query_positions: Tensor | None = None,
         *,
         causal: bool = False,
+        past: list[Tensor] | None = None,
     ) -> Tensor:
         """[B, Q, D] to [B, Q, D].
 
         Args:
             x: the source of the queries.
-            context: the source of keys and values, [B, K, D]; x itself if None.
+            context: the source of keys and values, [B, K, D], or these; x itself if None.
             mask: broadcastable to [B, H, Q, K].
             query_positions: the position of the one query of each row in the context [B]. Only with
                 these are the keys of a context rotated: nothing in another sequence is near or far.
             causal: whether each position sees only those up to itself.
+            past: keys and values of positions before x, to which those of x are appended.
         """
         query, key, value = self._project(x, context, query_positions)
-        return self.join(attend(query, key, value, mask, causal=causal))
+        if past is not None:
+            if past:
+                key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
+            past[:] = key, value
+        attended = attend(query, key, value, mask, causal=causal)
+        return self.output(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def weights(
         self,
@@ -236,6 +235,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         *,
         causal: bool = False,
+        past: None = None,
     ) -> Tensor:
         """The attention weights of `forward`, [B, H, Q, K]."""
         query, key, _ = self._project(x, context, None)
@@ -243,27 +243,25 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """[B, Q, D] to [B, H, Q, d]."""
-        weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        return split_heads(F.linear(x, weight[: self.width], bias[: self.width]), self.num_heads)
+        weight, bias, width = self.query_key_value.weight, self.query_key_value.bias, x.shape[-1]
+        return split_heads(F.linear(x, weight[:width], bias[:width]), self.num_heads)
 
-    def keys_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, K, D] to keys and values [B, H, K, d]."""
+    def keys_values(self, context: Tensor) -> KeysValues:
+        """[B, K, D] to keys and values."""
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        key, value = F.linear(context, weight[self.width :], bias[self.width :]).chunk(2, dim=-1)
+        width = context.shape[-1]
+        key, value = F.linear(context, weight[width:], bias[width:]).chunk(2, dim=-1)
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
-    def join(self, attended: Tensor) -> Tensor:
-        """Heads [B, H, Q, d] to [B, Q, D]."""
-        return self.output(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
-
     def _project(
-        self, x: Tensor, context: Tensor | None, query_positions: Tensor | None
+        self, x: Tensor, context: Tensor | KeysValues | None, query_positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         if context is None:
             sides = self.query_key_value(x).chunk(3, dim=-1)
             query, key, value = (split_heads(side, self.num_heads) for side in sides)
         else:
-            query, (key, value) = self.queries(x), self.keys_values(context)
+            query = self.queries(x)
+            key, value = self.keys_values(context) if isinstance(context, Tensor) else context
         if self.rotary is not None and (context is None or query_positions is not None):
             query, key = self.rotary(query, query_positions), self.rotary(key)
         return query, key, value

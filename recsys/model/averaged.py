@@ -24,12 +24,8 @@ _TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 class AveragedModel(Model):
     """score(c) = 1/M Σ_m score_m(c), of M models that were trained one by one.
 
-    The scores of a model that is trained with a softmax are logits: their mean ranks as the
-    geometric mean of the probabilities of the members. A history is read once by each member.
-
-    Args:
-        members: models of the same catalogue, which read as many items of a history and no
-            features.
+    Logits of a softmax: their mean ranks as the geometric mean of the members' probabilities. The
+    members read as many items of a history, and no features.
     """
 
     def __init__(self, members: Sequence[Model]) -> None:
@@ -55,10 +51,7 @@ class AveragedModel(Model):
 
 
 class AveragedItems:
-    """The embeddings of the members, concatenated: [..., D] with D = Σ_m D_m.
-
-    Not a module: the weights belong to the members.
-    """
+    """The embeddings of the members, concatenated: [..., D] with D = Σ_m D_m."""
 
     features: None = None
 
@@ -69,7 +62,7 @@ class AveragedItems:
 
     @property
     def weight(self) -> Tensor:
-        """The rows of the first member, which say on which device all are."""
+        """The rows of the first member: they tell the device."""
         return self._members[0].weight
 
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -96,7 +89,7 @@ class AveragedHead(Head):
 
     @property
     def dot_product(self) -> Head:
-        """The mean of the members' dot products."""
+        """See `Head.dot_product`."""
         return AveragedHead([head.dot_product for head in self._members], self._widths)
 
     @property

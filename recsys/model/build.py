@@ -23,13 +23,11 @@ from recsys.model.embeddings import (
     ItemEmbeddings,
     ItemFeatureEmbeddings,
     LearnedPositions,
-    NoPositions,
     SinusoidalPositions,
 )
 from recsys.model.encoder import BlockSettings, Encoder, EncoderBlock
-from recsys.model.heads import DotProductHead, Head, TargetAttentionHead
+from recsys.model.heads import DotProductHead, Head, KernelAttentionHead, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
-from recsys.model.kernel_attention import KernelAttentionHead
 from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, NextItemModel
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
 
@@ -42,11 +40,8 @@ def build_model(
 ) -> Model:
     """Build a model with new weights; seed torch before calling.
 
-    Args:
-        config: the configuration of the model.
-        num_items: the number of items that have embeddings of their own.
-        features: embeds the item features of the config, if it has any.
-        inputs: embeds its features of interactions and users, if it has any.
+    ``num_items`` have embeddings of their own; ``features`` embeds the item features of the config,
+    ``inputs`` those of interactions and users, if it has any.
     """
     if isinstance(config, AveragedConfig):
         return AveragedModel([build_model(member.model, num_items) for member in config.members])
@@ -104,6 +99,6 @@ def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
     )
 
 
-def _positions(kind: str, longest: int, dim: int) -> nn.Module:
+def _positions(kind: str, longest: int, dim: int) -> nn.Module | None:
     kinds = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
-    return kinds[kind](longest, dim) if kind in kinds else NoPositions()
+    return kinds[kind](longest, dim) if kind in kinds else None

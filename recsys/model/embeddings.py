@@ -20,11 +20,6 @@ class FeatureEmbeddings(nn.Module):
 
     Both tables start at zero: training starts as it would without features, and a value that never
     occurs in training adds nothing.
-
-    Args:
-        num_categories: the number of categories of all features together.
-        num_numbers: K.
-        embedding_dim: D.
     """
 
     def __init__(self, num_categories: int, num_numbers: int, embedding_dim: int) -> None:
@@ -64,13 +59,8 @@ class VectorEmbeddings(nn.Module):
 class ItemFeatureEmbeddings(FeatureEmbeddings):
     """Embeddings of the features of items 1 to I, whose values are fixed; row 0 (PAD) has none.
 
-    Args:
-        values: `FeatureValues` of the items [I + 1, ...].
-        rows: the row of each item in the table of item embeddings [I + 1]. An item that is not
-            trained has row 0, which is zero: its embedding consists of its features only.
-        num_categories: see `FeatureEmbeddings`.
-        embedding_dim: D.
-        vectors: a module for each feature of this kind.
+    ``values`` are [I + 1, ...]. ``rows`` [I + 1] say where each item is in the table of item
+    embeddings: one that is not trained has row 0, which is zero, and consists of its features only.
     """
 
     categories: Tensor
@@ -182,11 +172,3 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions: Tensor) -> Tensor:
         """Vectors [..., D] of positions [...] below max_length."""
         return self.table[positions]
-
-
-class NoPositions(nn.Module):
-    """Adds nothing: the order is encoded in another way, or not at all."""
-
-    def forward(self, positions: Tensor) -> Tensor:
-        """0, for positions of any shape."""
-        return torch.zeros((), device=positions.device)

@@ -11,26 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.model.attention import (
-    MultiHeadAttention,
-    RotaryPositions,
-    last_states,
-    padding_mask,
-)
+from recsys.model.attention import MultiHeadAttention, RotaryPositions, last_states, padding_mask
 from recsys.model.embeddings import positions_from_end
 
 TimesRead = Literal["none", "past", "request"]
 """Which times a model reads: none; the age of each interaction when the latest one happened
 (past); or its age at the time of the request (request)."""
 
-_LEVELS = 256
+_LEVELS = 256  # of a byte
 
 
 class Dropout(nn.Module):
     """`nn.Dropout` with its probability rounded to 1/256, drawn from random bytes.
 
-    On a CPU `nn.Dropout` took 26% of a training step, this a fifth of that. The kept share is exact
-    for the rounded probability, so the expectation is unchanged.
+    On a CPU `nn.Dropout` took 26% of a training step, this a fifth of that.
     """
 
     def __init__(self, probability: float) -> None:
@@ -199,21 +193,21 @@ class EncoderBlock(nn.Module):
 class Encoder(nn.Module):
     """Positions, dropout, a stack of blocks, a last norm (as in `torch.nn.Transformer`).
 
+    Source: Kang and McAuley 2018 (SASRec, causal), https://arxiv.org/abs/1808.09781
+
     Args:
-        positions: maps position numbers [B, L] to vectors [B, L, D].
+        positions: maps position numbers [B, L], which count from the end, to vectors [B, L, D].
         blocks: the stack.
         embedding_dim: D.
         dropout: of the sum of item embeddings and positions.
         causal: whether each position sees only the items up to itself, not the entire sequence.
-
-    Source: Kang and McAuley 2018 (SASRec, causal), https://arxiv.org/abs/1808.09781
     """
 
     times: TimesRead = "none"
 
     def __init__(
         self,
-        positions: nn.Module,
+        positions: nn.Module | None,
         blocks: Iterable[nn.Module],
         embedding_dim: int,
         dropout: float,
@@ -247,12 +241,17 @@ class Encoder(nn.Module):
         x = self._through(self.blocks[:-1], embedded, lengths)
         return self.norm(last.encode_last(x, lengths))  # type: ignore[no-any-return]
 
+    def _placed(self, embedded: Tensor, lengths: Tensor) -> Tensor:
+        """The input of the blocks [B, L, D]."""
+        if self.positions is not None:
+            embedded = embedded + self.positions(positions_from_end(lengths, embedded.shape[1]))
+        return self.dropout(embedded)  # type: ignore[no-any-return]
+
     def _through(self, blocks: nn.ModuleList, embedded: Tensor, lengths: Tensor) -> Tensor:
         """The output of the last of the blocks [B, L, D]."""
-        width = embedded.shape[1]
-        x: Tensor = self.dropout(embedded + self.positions(positions_from_end(lengths, width)))
+        x = self._placed(embedded, lengths)
         # Sequences are right-padded: the causal mask alone keeps tokens from seeing padding.
-        mask = None if self.causal else padding_mask(lengths, width)[:, None, None]
+        mask = None if self.causal else padding_mask(lengths, embedded.shape[1])[:, None, None]
         for block in blocks:
             x = block(x, mask, causal=self.causal)
         return x

@@ -1,8 +1,7 @@
 """Generation: how the decoder's probabilities become purchases, one after the other.
 
-A strategy generates a number of tokens for each of B users from their encoded histories. It does
-not repeat an item unless repeats are allowed; where no item is left, PAD fills the end. The
-log-probability of a list is the sum of its tokens', each among the items allowed at its step.
+A strategy does not repeat an item unless repeats are allowed; where no item is left, PAD fills the
+end. The log-probability of a list is the sum of its tokens', each among the items allowed then.
 """
 
 from __future__ import annotations
@@ -42,14 +41,10 @@ class Greedy:
         *,
         repeats: bool = False,
     ) -> GeneratedLists:
-        """Generate lists for each user.
+        """Generate lists of n tokens for B users, by a model in evaluation mode.
 
-        Args:
-            model: in evaluation mode.
-            encoded: the histories of B users.
-            allowed: bool [B, I + 1], by item token: whether the item may be generated.
-            length: the number of tokens to generate, n.
-            repeats: whether an item may be generated more than once.
+        ``allowed`` [B, I + 1] says by item token whether the item may be generated; ``repeats``,
+        whether more than once.
         """
         users = torch.arange(len(allowed), device=allowed.device)[:, None]
         state, cache = model.start(encoded)
@@ -58,23 +53,19 @@ class Greedy:
         for step in range(length):
             scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
             parents, chosen = self.extend(scores, totals)
+            cache.select((users * totals.shape[1] + parents).flatten())
             totals = totals[users, parents] + scores[users, parents, chosen]
             tokens = torch.cat([tokens[users, parents], chosen[:, :, None]], dim=2)
             if step + 1 < length:
-                cache.select(parents)
                 state = model.step(chosen, cache)
         order = totals.argsort(dim=1, descending=True, stable=True)
         return GeneratedLists(tokens[users, order], totals[users, order])
 
     def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the lists that go on, and the next token of each.
+        """Choose the lists that go on, by their numbers, and the next token of each: [B, W'] both.
 
-        Args:
-            scores: log-probabilities of the next token [B, W, I + 1].
-            totals: those of the lists so far [B, W].
-
-        Returns:
-            The numbers of lists [B, W'], and tokens [B, W'].
+        ``scores`` [B, W, I + 1] are the log-probabilities of the next token, ``totals`` [B, W]
+        those of the lists so far.
         """
         return torch.zeros_like(totals, dtype=torch.int64), scores.argmax(dim=-1)
 

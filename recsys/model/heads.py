@@ -1,4 +1,4 @@
-"""Heads: how hidden states and candidates become scores, by a dot product and by target attention.
+"""Heads: how hidden states and candidates become scores.
 
 Letters of shapes: B histories, L positions, D the embedding, C candidates, I items of the
 catalogue, H attention heads, 0 of them where a head is a dot product alone.
@@ -151,9 +151,8 @@ class Head:
 
     def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, C] at each history's last item, of shared candidates or of its own."""
-        state, keys, values, lengths = last
-        scores: Tensor = (state[:, None] @ candidates.embeddings.mT)[:, 0]
-        for decay, weights, value_scores, total in self._heads(keys, values, candidates, lengths):
+        scores: Tensor = (last.state[:, None] @ candidates.embeddings.mT)[:, 0]
+        for decay, weights, value_scores, total in self._heads(*last[1:], candidates):
             # In place: there are as many as pairs of a purchase and a candidate.
             scores = scores + (decay @ value_scores.mul_(weights) / total).squeeze(1)
         return scores
@@ -167,16 +166,15 @@ class Head:
         """
         states, keys, values = history
         terms = states.new_zeros(len(lengths), keys.shape[2], candidates.embeddings.shape[-2])
-        for decay, weights, scores, total in self._heads(keys, values, candidates, lengths):
+        for decay, weights, scores, total in self._heads(keys, values, lengths, candidates):
             terms = terms + decay.mT * weights * scores / total
         return terms
 
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """The number of sequences of this length whose `logits` training best makes at once.
 
-        Those of a dot product fit into a CPU's cache: 8 MiB of bf16, which are not written to
-        memory. A GPU makes 256 MiB: it needs large products, and a launch costs the same whatever
-        its size.
+        Those of a dot product fit into a CPU's cache: 8 MiB of bf16. A GPU makes 256 MiB: it needs
+        large products, and a launch costs the same whatever its size.
         """
         if self.attends and device.type == "cpu":
             return max(1, _POSITIONS // length)
@@ -193,14 +191,12 @@ class Head:
         Where contributions are summed, each row is divided by its sum.
         """
         steps = torch.arange(length, device=self.decays.device)
-        age = steps[:, None] - steps
-        decay = decayed(age, self.decays[:, None, None])
-        summed = [pooling == "sum" for pooling in self.poolings]
-        total = decay.sum(dim=-1, keepdim=True)
-        return decay / total.where(torch.tensor(summed, device=age.device)[:, None, None], 1)
+        decay = decayed(steps[:, None] - steps, self.decays[:, None, None])
+        summed = torch.tensor([pooling == "sum" for pooling in self.poolings], device=steps.device)
+        return decay / decay.sum(dim=-1, keepdim=True).where(summed[:, None, None], 1)
 
     def _heads(
-        self, keys: Tensor, values: Tensor, candidates: CandidateRepresentation, lengths: Tensor
+        self, keys: Tensor, values: Tensor, lengths: Tensor, candidates: CandidateRepresentation
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Yield four tensors for each attention head, as seen from the last item.
 
@@ -314,6 +310,91 @@ class TargetAttentionHead(Head, nn.Module):
         """[..., N, H · d] to [..., H, N, d] of length 1, in float32 at least."""
         wide = split_heads(x.to(torch.promote_types(x.dtype, torch.float32)), self.num_heads)
         return F.normalize(wide, dim=-1)
+
+
+class KernelAttentionHead(Head, nn.Module):
+    """Target attention with a kernel of few features: one wide dot product.
+
+    For candidate c, the embedding m_j of purchase j, position t, and P prototypes w:
+
+        φ(x) = √P softmax(τ cos(x, w_1), ..., τ cos(x, w_P))
+        w_cj(t) = exp(-λ (t - j)) φ(e_c) · φ(m_j) / Σ_{i≤t} exp(-λ (t - i))
+        score_t(c) = h_t · e_c + Σ_{j≤t} w_cj(t) (W_u e_c · W_v m_j)
+                   = [h_t ; S_t] · [e_c ; φ(e_c) ⊗ W_u e_c]
+
+    S_t are the decayed means of φ(m_j) ⊗ W_v m_j, which no candidate changes: all that a dot
+    product can do, this head can. Candidates and purchases have prototypes and τ of their own,
+    which start equal. W_u starts at zero: training starts from the dot product. The kernel of
+    features is that of linear attention (https://arxiv.org/abs/2006.16236).
+
+    Args:
+        embedding_dim: D.
+        prototypes: P.
+        value_dim: d.
+        half_life: the number of purchases after which attention halves: λ = ln 2 / half-life.
+        dropout: of the features of m_j.
+    """
+
+    def __init__(
+        self, embedding_dim: int, prototypes: int, value_dim: int, half_life: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.width = prototypes * value_dim
+        self.dropout = Dropout(dropout)
+        self.key_prototypes = nn.Parameter(torch.randn(prototypes, embedding_dim))
+        self.query_prototypes = nn.Parameter(self.key_prototypes.detach().clone())
+        self.log_sharpness = nn.Parameter(torch.full((2,), math.log(10.0)))  # of τ
+        self.value = nn.Linear(embedding_dim, value_dim, bias=False)
+        self.value_query = nn.Linear(embedding_dim, value_dim, bias=False)
+        nn.init.zeros_(self.value_query.weight)
+        self.register_buffer("decays", torch.tensor([math.log(2) / half_life]))
+
+    @property
+    def explains(self) -> bool:
+        """True: `contributions` are the terms of the sum."""
+        return True
+
+    def represent_history(
+        self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
+    ) -> HistoryRepresentation:
+        """[h_t ; S_t], as wide states."""
+        source = self.dropout(embedded)
+        features = self._features(source, self.key_prototypes, 0, self.value)
+        steps = torch.arange(source.shape[1], device=self.decays.device)
+        weights = decayed(steps[:, None] - steps, self.decays)
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        pooled = weights.to(features.dtype) @ features
+        if states.shape[1] < pooled.shape[1] and lengths is not None:
+            pooled = last_states(pooled, lengths)[:, None]
+        return super().represent_history(torch.cat([states.to(pooled.dtype), pooled], -1), embedded)
+
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
+        """[e_c ; φ(e_c) ⊗ W_u e_c], as wide embeddings."""
+        features = self._features(embeddings, self.query_prototypes, 1, self.value_query)
+        wide = torch.cat([embeddings.to(features.dtype), features], -1)
+        return super().represent_candidates(wide)
+
+    def contributions(
+        self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
+    ) -> Tensor:
+        """See `Head.contributions`: the terms of S_t are taken out of its sums again."""
+        pooled = history.states[..., -self.width :]
+        steps = torch.arange(pooled.shape[1], device=pooled.device)
+        sums = pooled * decayed(steps, self.decays).cumsum(0)[:, None]
+        terms = sums - F.pad(sums, (0, 0, 1, 0))[:, :-1] * torch.exp(-self.decays)
+        weights = decayed(lengths[:, None] - 1 - steps, self.decays)
+        weights = weights / weights.sum(dim=1, keepdim=True)
+        added: Tensor = (weights[..., None] * terms) @ candidates.embeddings[..., -self.width :].mT
+        return added
+
+    def _features(self, x: Tensor, prototypes: Tensor, side: int, values: nn.Linear) -> Tensor:
+        """φ(x) ⊗ the values of x, [..., P · d]."""
+        cosines = F.normalize(x, dim=-1) @ F.normalize(prototypes, dim=-1).T
+        sharpness = self.log_sharpness[side].exp().clamp(max=50.0)
+        exact = torch.promote_types(cosines.dtype, torch.float32)
+        kernel = math.sqrt(len(prototypes)) * torch.softmax(sharpness * cosines.to(exact), dim=-1)
+        features: Tensor = kernel[..., None] * values(x)[..., None, :]
+        return features.flatten(-2)
 
 
 def decayed(ages: Tensor, rates: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.attention import last_states, split_heads
-from recsys.model.embeddings import positions_from_end
 from recsys.model.encoder import Dropout, Encoder, TimesRead
 
 NUM_TIME_BUCKETS = 128
@@ -36,14 +35,7 @@ class HSTUBlock(nn.Module):
     replaces the feed-forward network.
 
     Source: Zhai et al. 2024, section 3, https://arxiv.org/abs/2402.17152, and the code published
-    with it
-
-    Args:
-        embedding_dim: D.
-        num_heads: must divide D.
-        max_length: N.
-        dropout: of the input of the output map.
-        timed: whether there is a bias for time gaps.
+    with it. ``timed`` says whether there is a bias for time gaps.
     """
 
     def __init__(
@@ -95,11 +87,11 @@ def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
 
 
 class HSTUEncoder(Encoder):
-    """An encoder of `HSTUBlock`s; they are timed unless no times are read; see `Encoder`."""
+    """An encoder of `HSTUBlock`s, which are timed unless ``times`` is "none"."""
 
     def __init__(
         self,
-        positions: nn.Module,
+        positions: nn.Module | None,
         blocks: Iterable[HSTUBlock],
         embedding_dim: int,
         dropout: float,
@@ -114,8 +106,7 @@ class HSTUEncoder(Encoder):
         Raises:
             ValueError: the encoder reads times, and there are none.
         """
-        positions = positions_from_end(lengths, embedded.shape[1])
-        x, buckets = self.dropout(embedded + self.positions(positions)), self._buckets(times)
+        x, buckets = self._placed(embedded, lengths), self._buckets(times)
         for block in self.blocks:
             x = block(x, buckets)
         return self.norm(x)  # type: ignore[no-any-return]

@@ -98,10 +98,8 @@ class NextItemModel(Model):
         inputs: FeatureEmbeddings | None = None,
     ) -> None:
         super().__init__()
-        self.items = items
-        self.inputs = inputs
-        self.encoder = encoder
-        self.times = encoder.times
+        self.items, self.inputs = items, inputs
+        self.encoder, self.times = encoder, encoder.times
         self.head = head
         items.draw()
 

@@ -10,13 +10,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from recsys.model.attention import attend, padding_mask
+from recsys.model.attention import KeysValues, padding_mask
 from recsys.model.embeddings import ItemEmbeddings
 from recsys.model.encoder import BlockSettings, Dropout, Encoder
 from recsys.model.heads import DotProductHead, HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
-
-KeysValues = tuple[Tensor, Tensor]
 
 
 class EncodedHistory(NamedTuple):
@@ -34,17 +32,14 @@ class DecoderCache:
 
     history: list[KeysValues]
     """Of the encoder's states, [B, H, S, d] each."""
-    generated: list[KeysValues]
-    """Of the tokens generated so far, [B, W, H, t, d] each."""
     mask: Tensor
     """See `EncodedHistory.mask`."""
+    generated: list[list[Tensor]]
+    """Keys and values of the tokens so far, [B · W, H, t, d] each; empty before the first."""
 
-    def select(self, parents: Tensor) -> None:
-        """Continue from lists given by number [B, W'], some perhaps several times."""
-        users = torch.arange(len(parents), device=parents.device)[:, None]
-        self.generated = [
-            (keys[users, parents], values[users, parents]) for keys, values in self.generated
-        ]
+    def select(self, lists: Tensor) -> None:
+        """Continue from lists given by their numbers among B · W, some perhaps several times."""
+        self.generated = [[side[lists] for side in sides] for sides in self.generated]
 
 
 class DecoderBlock(nn.Module):
@@ -59,51 +54,34 @@ class DecoderBlock(nn.Module):
         self.feed_forward_norm = settings.residual()
         self.feed_forward = settings.feed_forward()
 
-    def forward(self, x: Tensor, encoded: EncodedHistory) -> Tensor:
-        """[B, n, D] to [B, n, D]; each position sees those up to itself, and the history."""
-        x = self.attention_norm(x, lambda x: self.attention(x, causal=True))
-        x = self.cross_norm(x, lambda x: self.cross_attention(x, encoded.states, encoded.mask))
-        return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
+    def forward(
+        self,
+        x: Tensor,
+        history: Tensor | KeysValues,
+        mask: Tensor,
+        generated: list[Tensor] | None = None,
+    ) -> Tensor:
+        """[N, n, D] to [N, n, D]; each position sees those up to itself, and the history.
 
-    def step(
-        self, x: Tensor, history: KeysValues, generated: KeysValues, mask: Tensor
-    ) -> tuple[Tensor, KeysValues]:
-        """`forward` for the latest token of each list only; see `DecoderCache`.
-
-        Returns:
-            [B, W, D] of [B, W, D]; and ``generated`` with that token.
+        With ``generated``, N lists have their next token each, n = 1; N / B share a history.
         """
-        grown = generated
 
-        def attend_to_generated(x: Tensor) -> Tensor:
-            nonlocal grown
-            tokens = x.flatten(0, 1)[:, None]  # each list is a sequence of its own
-            latest = [side.unflatten(0, x.shape[:2]) for side in self.attention.keys_values(tokens)]
-            keys, values = (
-                torch.cat(sides, dim=3) for sides in zip(generated, latest, strict=True)
-            )
-            grown = keys, values
-            queries = self.attention.queries(tokens)
-            attended = attend(queries, keys.flatten(0, 1), values.flatten(0, 1))
-            return self.attention.join(attended).view_as(x)
+        def attend_to_history(x: Tensor) -> Tensor:
+            rows = x.reshape(len(mask), -1, x.shape[-1])
+            return self.cross_attention(rows, history, mask).view_as(x)  # type: ignore[no-any-return]
 
-        def attend_to_history(x: Tensor) -> Tensor:  # which all lists share
-            attended = attend(self.cross_attention.queries(x), *history, mask)
-            return self.cross_attention.join(attended)
-
-        x = self.cross_norm(self.attention_norm(x, attend_to_generated), attend_to_history)
-        return self.feed_forward_norm(x, self.feed_forward), grown
+        causal = generated is None
+        x = self.attention_norm(x, lambda x: self.attention(x, causal=causal, past=generated))
+        x = self.cross_norm(x, attend_to_history)
+        return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
 
 
 class Decoder(nn.Module):
-    """Positions, dropout, a stack of blocks, a last norm. Positions count from the first token.
-
-    Args: see `Encoder`.
-    """
+    """Positions, which count from the first token, dropout, a stack of blocks, a last norm."""
 
     def __init__(
         self,
-        positions: nn.Module,
+        positions: nn.Module | None,
         blocks: Iterable[DecoderBlock],
         embedding_dim: int,
         dropout: float,
@@ -114,47 +92,40 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = Dropout(dropout)
 
-    def forward(self, embedded: Tensor, encoded: EncodedHistory) -> Tensor:
-        """Hidden states [B, n, D] of embedded tokens [B, n, D]; each sees those up to itself."""
-        steps = torch.arange(embedded.shape[1], device=embedded.device)
-        x = self.dropout(embedded + self.positions(steps))
-        for block in self.blocks:
-            x = block(x, encoded)
+    def forward(self, embedded: Tensor, encoded: EncodedHistory | DecoderCache) -> Tensor:
+        """Hidden states [N, n, D] of embedded tokens [N, n, D]; each sees those up to itself.
+
+        With a cache they are the next token of each list, n = 1, which the cache then has too.
+        """
+        first, cache = 0, encoded if isinstance(encoded, DecoderCache) else None
+        if cache is not None and cache.generated[0]:
+            first = cache.generated[0][0].shape[2]
+        if self.positions is not None:
+            steps = torch.arange(first, first + embedded.shape[1], device=embedded.device)
+            embedded = embedded + self.positions(steps)
+        x = self.dropout(embedded)
+        for number, block in enumerate(self.blocks):
+            if isinstance(encoded, DecoderCache):
+                x = block(x, encoded.history[number], encoded.mask, encoded.generated[number])
+            else:
+                x = block(x, encoded.states, encoded.mask)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def start(self, encoded: EncodedHistory) -> DecoderCache:
         """The cache before the first token, of one list for each user."""
-        history = [
-            block.cross_attention.keys_values(encoded.states)
-            for block in cast("Iterable[DecoderBlock]", self.blocks)
-        ]
-        nothing = history[0][0][:, None, :, :0]
-        return DecoderCache(history, [(nothing, nothing)] * len(history), encoded.mask)
-
-    def step(self, embedded: Tensor, cache: DecoderCache) -> Tensor:
-        """`forward` for the next token of each list only, [B, W, D] to [B, W, D]."""
-        position = torch.tensor(cache.generated[0][0].shape[3], device=embedded.device)
-        x = self.dropout(embedded + self.positions(position))
-        for number, block in enumerate(cast("Iterable[DecoderBlock]", self.blocks)):
-            history, generated = cache.history[number], cache.generated[number]
-            x, cache.generated[number] = block.step(x, history, generated, cache.mask)
-        return self.norm(x)  # type: ignore[no-any-return]
+        blocks = [cast("DecoderBlock", block) for block in self.blocks]
+        history = [block.cross_attention.keys_values(encoded.states) for block in blocks]
+        return DecoderCache(history, encoded.mask, [[] for _ in blocks])
 
 
 class SequenceToSequence(Model):
     """Maps item tokens to item tokens.
 
     The stacks are initialised by Xavier's rule, as published. The item embeddings are tied: encoder
-    and decoder read them, and the decoder's states are multiplied with them.
+    and decoder read them, and the decoder's states are multiplied with them. ``encoder`` is not
+    causal; ``max_generated`` is the most purchases that can be generated for a user.
 
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
-
-    Args:
-        num_items: I.
-        embedding_dim: D.
-        encoder: reads the history; not causal.
-        decoder: generates.
-        max_generated: the most purchases that it can generate for a user.
     """
 
     def __init__(
@@ -209,11 +180,12 @@ class SequenceToSequence(Model):
     def start(self, encoded: EncodedHistory) -> tuple[Tensor, DecoderCache]:
         """The decoder's state before the first token, [B, 1, D], and its cache."""
         cache = self.decoder.start(encoded)
-        return self.decoder.step(self._begin(len(encoded.states)), cache), cache
+        return self.decoder(self._begin(len(encoded.states)), cache), cache
 
     def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's states [B, W, D] after one more token of each list [B, W]."""
-        return self.decoder.step(self.embed(tokens), cache)
+        states: Tensor = self.decoder(self.embed(tokens.flatten()[:, None]), cache)
+        return states.view(*tokens.shape, -1)
 
     def _begin(self, count: int) -> Tensor:
         return (self.begin * math.sqrt(self.items.embedding_dim)).expand(count, 1, -1)

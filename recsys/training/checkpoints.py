@@ -65,9 +65,7 @@ class StateIO(CheckpointIO):
         start: TrainingState | None,
         save: Callable[[TrainingState], None] | None,
     ) -> None:
-        self._curve = curve
-        self._start = start
-        self._save = save
+        self._curve, self._start, self._save = curve, start, save
 
     def save_checkpoint(self, checkpoint: dict[str, Any], *_: object, **__: object) -> None:
         """Hand on a state."""
@@ -131,11 +129,9 @@ class Checkpoint:
     """A run between two steps of its training, or of its refit."""
 
     run_id: str
-    """Id of the MLflow run."""
     seconds: float
-    """Seconds of the run so far, without what interruptions lost."""
+    """Those of the run so far, without what interruptions lost."""
     state: TrainingState
-    """State of the training that is under way."""
     chosen: Curve | None = None
     """Curve of the first training if the refit is under way, else None."""
 

@@ -263,7 +263,6 @@ class EpochRecorder(pl.Callback):
             "train/loss": loss / targets,
             "train/seconds": seconds,
             "train/tokens_per_second": self._batches.num_tokens / seconds,
-            "train/padding_share": self._batches.padding_share,
         }
         self.curve.epochs.append(metrics)
         epoch, every = len(self.curve.epochs), self._config.validate_every

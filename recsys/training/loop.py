@@ -115,7 +115,7 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         validation: the targets that choose the best epoch and stop training early. If None, train
             for all epochs.
         epochs: the maximum number of epochs; 0 only validates a trained model.
-        report: if it returns true, training ends, and may be resumed from the last saved state.
+        report: see `Report`; the training may be resumed from the last saved state.
         progress: the progress display. If None, a new one is shown.
         start: the state of a training with the same arguments, whose precision is kept, and whose
             tensors are changed. If None, training starts from the beginning.
@@ -139,7 +139,7 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
     if processes() > 1 and config.loss.kind != "cross_entropy":
         raise InputError(f"training.loss.kind={config.loss.kind}: trains in one process")
     schedule = Schedule.plan(config, epochs, len(batches))
-    with torch.random.fork_rng(gpus()), _gpu_memory_suffices(config.batch_tokens):
+    with torch.random.fork_rng(gpus()):
         torch.manual_seed(experiment.seed)
         new_weights = warm if start is None else None
         module = new_module(experiment, catalogue, histories, schedule, new_weights)
@@ -175,10 +175,7 @@ def new_module(
     schedule: Schedule,
     warm: WarmStart | None = None,
 ) -> TrainingModule:
-    """Return the module that trains a new model, or that of a warm start, on the histories.
-
-    Seed torch before the call.
-    """
+    """Return the module that trains a new model, or that of a warm start; seed torch before."""
     config = experiment.training
     exclude_seen = config.exclude_seen
     if exclude_seen is None:
@@ -254,17 +251,6 @@ def _trainer(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-
-
-@contextmanager
-def _gpu_memory_suffices(batch_tokens: int) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            "training: it needs more memory than is free on the GPU: choose a smaller "
-            f"training.batch_tokens ({batch_tokens}) or a smaller model"
-        ) from error
 
 
 @contextmanager

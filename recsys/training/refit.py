@@ -38,10 +38,7 @@ def with_enough_epochs(
 
     ``validate_every`` and ``patience`` grow with them, to some 50 steps and ten times as many,
     unless one of them is named. ``named`` are the fields of ``training`` that count as named; if
-    None, those that were set.
-
-    Raises:
-        InputError: no history has two items.
+    None, those that were set. Errors: see `build_batches`.
     """
     model, training = experiment.model, experiment.training
     named = training.model_fields_set if named is None else named
@@ -56,8 +53,7 @@ def with_enough_epochs(
     if not {"validate_every", "patience"} & set(named):
         every = math.ceil(_STEPS_TO_VALIDATION / steps)
         changes |= {"validate_every": every, "patience": training.patience * every}
-    shown = ", ".join(f"{name}={value}" for name, value in changes.items())
-    logger.debug("an epoch has only %d steps: training.%s", steps, shown)
+    logger.debug("an epoch has only %d steps: training: %s", steps, changes)
     return experiment.model_copy(update={"training": training.model_copy(update=changes)})
 
 
@@ -107,7 +103,7 @@ def train_and_refit(
         catalogue: its items.
         valid: the validation targets.
         found: the checkpoint to resume from. If None, training starts from the beginning.
-        report: called with each epoch of the first training, including those in the checkpoint.
+        report: called with each epoch of the first training.
         save: called with the state from time to time.
         progress: see `train`, also for what it raises.
         warm: see `train`.
@@ -122,7 +118,9 @@ def train_and_refit(
         and not warm.has_new(histories)
     )
     if found is not None:
-        _report_again(found, report)
+        phase = "the training" if found.chosen is None else "the refit"
+        done = len(found.state.curve.epochs)
+        logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)
     if found is not None and found.chosen is not None:
         curve = found.chosen
         model = catalogue.restored_model(experiment.model, histories, curve.best_weights)
@@ -135,7 +133,8 @@ def train_and_refit(
             warm=warm,
         )
         state = None
-    if not only_refit and still_rising(curve, epochs):
+    decayed = curve.early_decay is not None
+    if not (only_refit or decayed or curve.interrupted) and curve.best_epoch == epochs:
         logger.info(
             "still rising: the best epoch, %d, was the last: train longer with "
             "--set training.max_epochs=%d",
@@ -161,20 +160,3 @@ def train_and_refit(
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)
-
-
-def still_rising(curve: Curve, epochs: int) -> bool:
-    """Was the last of the planned epochs the best, and the learning rate never cut for patience?"""
-    return curve.early_decay is None and not curve.interrupted and curve.best_epoch == epochs
-
-
-def _report_again(found: Checkpoint, report: Report) -> None:
-    """Report the epochs in a checkpoint: the store may have lost them."""
-    curve = found.chosen or found.state.curve
-    if curve.start:
-        report(0, curve.start)
-    for epoch, metrics in enumerate(curve.epochs, 1):
-        report(epoch, metrics)
-    phase = "the training" if found.chosen is None else "the refit"
-    done = len(found.state.curve.epochs)
-    logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)

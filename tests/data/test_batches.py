@@ -135,9 +135,6 @@ def test_an_epoch_goes_on_at_the_batch_of_a_state(kind: dict[str, Any]) -> None:
         assert torch.equal(batch.items, resumed.items)
         assert torch.equal(batch.targets, resumed.targets)
     assert batches.state_dict()["batches"] == len(second)
-    read = sum(int(batch.lengths.sum()) for batch in second)
-    padded = sum(batch.items.numel() for batch in second)
-    assert batches.padding_share == 1 - read / padded
 
 
 def cuts(batch: SequenceBatch) -> list[tuple[list[int], list[int]]]:

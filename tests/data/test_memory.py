@@ -15,15 +15,11 @@ from torch._subclasses import FakeTensorMode
 
 from recsys.config import DataConfig, parse_experiment
 from recsys.data.database import check_memory, memory_limit
-from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
-from recsys.model.build import build_model
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import gpu_memory
-from recsys.training.epochs import EpochRecorder
-from recsys.training.loop import WarmStart, train
-from recsys.training.module import TrainingModule
 
 
 def test_the_limit_is_that_of_this_machine() -> None:
@@ -35,47 +31,6 @@ def test_the_limit_is_that_of_this_machine() -> None:
     check_memory(2**20, "the rows", "take fewer", gpu_memory=2**21)
     with pytest.raises(InputError, match=r"more than half of the 0\.0 free on the GPU: take fewer"):
         check_memory(2**20 + 1, "the rows", "take fewer", gpu_memory=2**21)
-
-
-def test_a_step_that_does_not_fit_into_a_gpu_is_one_line(
-    tiny_dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_large(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-
-    monkeypatch.setattr(TrainingModule, "training_step", too_large)
-    tree = {"model": {"embedding_dim": 4}, "training": {"batch_tokens": 64, "max_epochs": 1}}
-    experiment = parse_experiment(tree)
-    catalogue = Catalogue.of(experiment.model, tiny_dataset)
-    histories = tiny_dataset.histories("test")
-    with pytest.raises(InputError, match=r"free on the GPU: choose a smaller .* \(64\)"):
-        train(experiment, catalogue, histories, None, 1, lambda *_: False)
-
-
-def test_a_validation_that_does_not_fit_into_a_gpu_is_one_line(
-    tiny_dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also that of a warm start, before the first step."""
-
-    def too_large(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-
-    monkeypatch.setattr(EpochRecorder, "validate_start", too_large)
-    experiment = parse_experiment({"model": {"embedding_dim": 4}})
-    catalogue, histories = Catalogue(tiny_dataset.num_items), tiny_dataset.histories("valid")
-    weights = build_model(experiment.model, tiny_dataset.num_items).state_dict()
-    items = np.arange(tiny_dataset.num_items + 1, dtype=np.int32)
-    warm = WarmStart(weights, items, np.zeros(len(items), dtype=np.bool_), None, 0.0, may_win=True)
-    with pytest.raises(InputError, match="training: it needs more memory than is free on the GPU"):
-        train(
-            experiment,
-            catalogue,
-            histories,
-            tiny_dataset.holdout("valid"),
-            1,
-            lambda *_: False,
-            warm=warm,
-        )
 
 
 def test_the_memory_of_a_gpu_is_what_others_and_this_process_leave(

@@ -34,9 +34,8 @@ from recsys.tracking.runs import find_runs
 from recsys.tracking.store import mlflow_link, open_store
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
-from recsys.training.epochs import Curve, EarlyDecay
 from recsys.training.loop import build_batches, train
-from recsys.training.refit import still_rising, with_enough_epochs
+from recsys.training.refit import with_enough_epochs
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +87,7 @@ def test_the_run_and_the_bundle_record_how_they_were_made(
     assert logged.tags["trained_on"] == "train, valid"
     assert logged.tags["protocol.seen"] == "allow"
     assert logged.metrics["test/ndcg_at_10"] == run.test["ndcg_at_10"].mean
-    assert {"train/loss", "train/seconds", "train/padding_share", "peak_memory_mib"} <= set(
-        logged.metrics
-    )
+    assert {"train/loss", "train/seconds", "peak_memory_mib"} <= set(logged.metrics)
     assert logged.metrics["valid/ndcg_at_10"] == run.valid["ndcg_at_10"].mean  # not the last epoch
     assert "epoch/valid_ndcg_at_10" in logged.metrics
     phases = ("training", "validation", "evaluation", "bootstrap")
@@ -161,13 +158,6 @@ def test_the_epochs_of_a_small_log_are_more_unless_they_are_named(dataset: Prepa
     for many in ("training.batch_tokens=10", "training.validate_every=5"):
         changed = planned("training.batch_tokens=10", many)
         assert changed == parse_experiment({}, ["training.batch_tokens=10", many]).training
-
-
-def test_a_training_whose_best_epoch_is_not_the_last_or_that_decayed_early_is_not_rising() -> None:
-    assert still_rising(Curve(best_epoch=3), epochs=3)
-    assert not still_rising(Curve(best_epoch=2), epochs=3)
-    assert not still_rising(Curve(best_epoch=3, early_decay=EarlyDecay(2, 10)), epochs=3)
-    assert not still_rising(Curve(best_epoch=3, interrupted=True), epochs=3)
 
 
 def test_the_refitted_model_is_trained_on_all_but_the_test_targets_for_as_many_epochs(

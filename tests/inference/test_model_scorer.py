@@ -65,7 +65,7 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
 ) -> None:
     model = make_model(config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(tokens, elements))
+        patch.setattr(model_scorer, "_CPU_STEP", (tokens, elements))
         scores = ModelScorer(model, LENGTH).score(Histories.from_lists(lists))
     assert scores.shape == (len(lists), NUM_ITEMS + 1)
     model.eval()
@@ -107,7 +107,7 @@ def test_candidates_score_as_they_do_in_the_catalogue(
         candidates[:] = candidates[0]
     expected = scorer.score(histories).gather(1, torch.from_numpy(candidates).long())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(tokens, elements))
+        patch.setattr(model_scorer, "_CPU_STEP", (tokens, elements))
         found = scorer.score(histories, candidates)
     assert torch.equal(found == -math.inf, torch.from_numpy(candidates) == 0)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -131,7 +131,7 @@ def test_the_best_of_a_large_catalogue_are_those_of_one_that_is_scored_whole(
         liked, _ = top_k(scorer, histories, 100, "allow")
         histories = Histories.from_lists(liked[:, ::10].tolist())  # to be recommended again
         whole, whole_values = top_k(scorer, histories, 10, seen)
-    monkeypatch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(12, 100_000))
+    monkeypatch.setattr(model_scorer, "_CPU_STEP", (12, 100_000))
     monkeypatch.setattr(ModelScorer, "score", refuse)
     items, values = top_k(scorer, histories, 10, seen)
     np.testing.assert_allclose(values, whole_values, rtol=0, atol=1e-5)
@@ -190,7 +190,7 @@ def test_kept_states_change_no_score(
         histories = Histories(items.items, items.offsets, times, request_times)
         for head in heads:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(model_scorer, "_CPU_STEP", model_scorer._Step(tokens, 1 << 19))
+                patch.setattr(model_scorer, "_CPU_STEP", (tokens, 1 << 19))
                 kept = ModelScorer(model, LENGTH, head, trained=True, states=states)
                 found = kept.score(histories).numpy()
             expected = ModelScorer(model, LENGTH, head).score(histories).numpy()

@@ -156,9 +156,10 @@ def test_rotary_attention_depends_on_distances_only() -> None:
     shifted = shifted / shifted.sum(dim=-1, keepdim=True)
     assert torch.allclose(near, shifted, rtol=0, atol=1e-6)
     attended = layer.weights(x, causal=True) @ layer.keys_values(x)[1]  # values do not turn
-    assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
+    joined = layer.output(attended.transpose(1, 2).flatten(2))
+    assert torch.allclose(layer(x, causal=True), joined, rtol=0, atol=1e-12)
     with torch.no_grad():  # the fused kernel
-        assert torch.allclose(layer(x, causal=True), layer.join(attended), rtol=0, atol=1e-12)
+        assert torch.allclose(layer(x, causal=True), joined, rtol=0, atol=1e-12)
     plain = MultiHeadAttention(8, 2).double()
     plain.load_state_dict(layer.state_dict())  # rotary positions have nothing to store
     assert not torch.allclose(near, plain.weights(x), rtol=0, atol=1e-3)
@@ -166,13 +167,6 @@ def test_rotary_attention_depends_on_distances_only() -> None:
 
 def close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=1e-10)
-
-
-class NoPositions(nn.Module):
-    """torch leaves positions to others."""
-
-    def forward(self, positions: Tensor) -> Tensor:
-        return torch.zeros(*positions.shape, DIM, dtype=torch.float64)
 
 
 def torch_name(ours: str) -> str:
@@ -208,8 +202,8 @@ def twins(
     )
     encoder_blocks = [EncoderBlock(common) for _ in range(layers)]
     decoder_blocks = [DecoderBlock(common) for _ in range(layers)]
-    encoder = Encoder(NoPositions(), encoder_blocks, DIM, 0.0, causal=False)
-    decoder = Decoder(NoPositions(), decoder_blocks, DIM, 0.0)
+    encoder = Encoder(None, encoder_blocks, DIM, 0.0, causal=False)
+    decoder = Decoder(None, decoder_blocks, DIM, 0.0)
     ours = nn.ModuleDict({"encoder": encoder, "decoder": decoder}).double()
     for weight in ours.parameters():
         nn.init.normal_(weight, std=0.5)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.model.embeddings import NoPositions
 from recsys.model.encoder import TimesRead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, time_buckets
 
@@ -88,7 +87,7 @@ def test_the_block_is_the_published_one(
 def encoder(times: TimesRead) -> HSTUEncoder:
     torch.manual_seed(2)
     blocks = [HSTUBlock(4, 1, 9, 0.0, timed=times != "none") for _ in range(2)]
-    stack = HSTUEncoder(NoPositions(), blocks, 4, 0.0, times).double()
+    stack = HSTUEncoder(None, blocks, 4, 0.0, times).double()
     for weight in stack.parameters():
         nn.init.normal_(weight)
     return stack

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.model.attention import last_states
-from recsys.model.kernel_attention import KernelAttentionHead
+from recsys.model.heads import KernelAttentionHead
 
 D, P, WIDTH, HALF_LIFE = 6, 4, 3, 2.5
 

@@ -66,6 +66,7 @@ def test_shown_items_and_the_mask_are_scaled_alike() -> None:
     model.teacher_forced(ModelInputs(items, lengths), torch.tensor([[1], [2]]))
     model(ModelInputs(torch.tensor([[5]]), torch.tensor([1])))
     item, mask = model.items.weight, model.mask
+    assert model.encoder.positions is not None
     rows = [[item[5], mask, item[7]], [mask, item[3], item[0]]]
     for found, vectors, long in (
         (sums[0], torch.stack([torch.stack(row) for row in rows]), lengths),

@@ -261,6 +261,7 @@ def test_inputs_are_scaled_and_dropout_comes_after_the_sum(kind: str) -> None:
     items, lengths = torch.tensor([[4, 9, 2], [7, 1, 0]]), torch.tensor([3, 2])
     side = model(ModelInputs(items, lengths))
     scaled = 3 * model.items.weight[items]
+    assert model.encoder.positions is not None
     positions = model.encoder.positions(positions_from_end(lengths, 3))
     assert torch.allclose(sums[0], scaled + positions, rtol=0, atol=1e-12)
     assert torch.allclose(sources[0], scaled, rtol=0, atol=1e-12)

@@ -234,24 +234,6 @@ def test_a_checkpoint_of_other_settings_is_not_lost(
     assert_same(fresh, fit(again, dataset, tmp_path / "again"))
 
 
-@pytest.mark.slow
-def test_a_run_that_its_store_has_lost_is_logged_again(
-    dataset: PreparedDataset, store: str, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    experiment = make_experiment(store, out, "next_item")
-    _, steps = count_steps(lambda: fit(experiment, dataset, out))
-    killed(lambda: fit(experiment, dataset, out), steps - 1)
-    client = MlflowClient(store)
-    known = client.get_experiment_by_name(str(out))
-    assert known is not None
-    latest = client.search_runs([known.experiment_id], order_by=["attributes.start_time DESC"])[0]
-    client.delete_run(latest.info.run_id)
-    run = fit(experiment, dataset, out)
-    history = client.get_metric_history(run.run_id, "train/loss")
-    assert [entry.step for entry in history] == [1, 2, 3]
-
-
 def test_a_file_that_is_no_checkpoint_is_named(
     dataset: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
