@@ -41,11 +41,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: PreparedDataset) -> Catalogue:
-        """The catalogue of a dataset, for a model.
-
-        Raises:
-            InputError: the dataset lacks a feature of the config: see `FeatureEncoder.fit`.
-        """
+        """The catalogue of a dataset, for a model; errors: see `FeatureEncoder.fit`."""
         return cls.read(dataset.num_items, Encoders.fit(config, dataset), dataset.item_table)
 
     @classmethod
@@ -58,10 +54,7 @@ class Catalogue:
     ) -> Catalogue:
         """The catalogue of the first I items of a table, and the features of all of them.
 
-        Vectors are columns of the table if they are not given.
-
-        Raises:
-            InputError: the table lacks a feature; see `FeatureEncoder.encode`.
+        Vectors are columns of the table if None. Errors: see `FeatureEncoder.encode`.
         """
         encoder = encoders.items
         if encoder is None:
@@ -70,11 +63,7 @@ class Catalogue:
         return cls(num_items, encoders, encoder.encode(items), vectors)
 
     def check_memory(self, config: ModelConfig, copies: int, gpu_memory: int | None = None) -> None:
-        """Check that so many copies of the item embeddings fit into the memory, or that of a GPU.
-
-        Raises:
-            InputError: they do not.
-        """
+        """Raise an `InputError` if so many copies of the item embeddings do not fit into memory."""
         rows, dim = self.num_items + 1, config.embedding_dim
         check_memory(
             copies * rows * dim * 4,
@@ -86,12 +75,9 @@ class Catalogue:
     def new_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
         """Build a model of the items with new weights; seed torch before calling.
 
-        Where there are features, an item without interactions is represented by them only. Its own
-        row of the embeddings would be trained as a negative and never as a target: it would learn
-        that nobody wants the item. Interactions in training are by item token, PAD included.
-
-        Raises:
-            InputError: the model does not fit into the memory.
+        Where there are features, an item without interactions is represented by them only: its own
+        row of the embeddings would be trained as a negative and never as a target. Interactions in
+        training are by item token, PAD included. Errors: see `check_memory`.
         """
         self.check_memory(config, 1)
         encoders, dim = self.encoders, config.embedding_dim
@@ -123,10 +109,7 @@ class Catalogue:
     def restored_model(
         self, config: ModelConfig, histories: Histories, weights: Mapping[str, Tensor]
     ) -> Model:
-        """Build a model that was trained on the histories, in evaluation mode, on the CPU.
-
-        The caller's random state stays.
-        """
+        """Build a model that was trained on the histories, in evaluation mode, on the CPU."""
         interactions = np.bincount(histories.items, minlength=self.num_items + 1)
         model = self.empty_model(config, interactions)
         model.load_state_dict(weights)

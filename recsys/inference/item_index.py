@@ -25,7 +25,6 @@ from recsys.inference.scorer import Scorer, Seen, TopItems
 if TYPE_CHECKING:
     import faiss
 
-_ROUNDS, _POINTS_PER_LIST, _SEED = 10, 64, 1234
 _QUERIES_PER_THREAD = 16
 """torch and faiss take the cores from each other: few queries are done before a second thread could
 help."""
@@ -37,8 +36,7 @@ class ItemIndex:
     """Finds the items whose vectors have the largest dot products with a query.
 
     Items are in lists around L directions (spherical k-means; IVF in faiss). A search compares the
-    query with all L directions and with the items of the best ``probes`` lists. With all lists it
-    is exact.
+    query with all L directions and with the items of the best ``probes`` lists.
     """
 
     directions: NDArray[np.float32]
@@ -61,9 +59,9 @@ class ItemIndex:
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         count, width = vectors.shape
         settings = faiss.ClusteringParameters()
-        settings.spherical, settings.niter, settings.seed = True, _ROUNDS, _SEED
+        settings.spherical, settings.niter, settings.seed = True, 10, 1234
         settings.min_points_per_centroid = 1  # else few items are a warning
-        settings.max_points_per_centroid = _POINTS_PER_LIST
+        settings.max_points_per_centroid = 64
         clusters = faiss.Clustering(width, min(count, round(2 * math.sqrt(count))), settings)
         nearest = faiss.IndexFlatIP(width)
         faiss.omp_set_num_threads(torch.get_num_threads())
@@ -92,7 +90,7 @@ class ItemIndex:
 
     @property
     def num_items(self) -> int:
-        """Size of the catalogue, I."""
+        """The number of items, I."""
         return len(self.lists)
 
     @property

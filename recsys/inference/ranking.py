@@ -2,8 +2,7 @@
 
 Users are processed in batches: no [users x catalogue] tensor is ever held. Scores are compared in
 float32 whatever the precision of training: with eight bits of mantissa the top of the list ties,
-and ties inflate the metrics. `top_k` is the one way to the best items: `best_of_blocks` chooses,
-but for a scorer with a ``top_k`` of its own.
+and ties inflate the metrics.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def rank_targets(
     candidates: Histories | None = None,
     rows: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Compute the exact rank, 1 = best, of each target among all items of the catalogue.
+    """Compute the exact rank [Q] of each target, 1 = best, among all items of the catalogue.
 
     The rank is the number of items that score at least as high as the target, itself included, so
     a constant scorer ranks every target last. A target that can never be recommended has the rank
@@ -69,12 +68,6 @@ def rank_targets(
         candidates: the item tokens that each target is ranked among, the target included, in any
             order; if None, the entire catalogue.
         rows: the row of each target's history [Q], ascending; if None, H = Q and it is its own.
-
-    Returns:
-        Ranks [Q], 1 to I, or `NEVER`.
-
-    Raises:
-        ValueError: the scores violate the protocol `Scorer`.
     """
     rows = np.arange(len(histories)) if rows is None else rows
     ranks = np.empty(len(targets), dtype=np.int64)
@@ -140,9 +133,7 @@ def excluded_items(histories: Histories, seen: Seen, device: torch.device) -> Ex
 def top_k(scorer: Scorer, histories: Histories, k: int, seen: Seen) -> TopItems:
     """Find the k best items of each user, best first; equal scores by ascending item token.
 
-    Returns:
-        Item tokens [B, k] and their scores [B, k]. Where a user has fewer than k items to
-        recommend, PAD with score -inf fills the end.
+    Where a user has fewer than k items to recommend, PAD with score -inf fills the end.
 
     Raises:
         InputError: k is not between 1 and the size of the catalogue.
@@ -172,13 +163,7 @@ def no_items(users: int, k: int) -> TopItems:
 
 
 def best_of_blocks(scorer: Scorer, blocks: Iterable[Block], k: int, excluded: Excluded) -> TopItems:
-    """Find the k best items of each of B users, best first; equal scores by ascending item token.
-
-    The blocks are the catalogue, tokens ascending; scores of what is excluded are overwritten.
-
-    Raises:
-        NotANumberError: a score is not a number.
-    """
+    """See `top_k`; the blocks are the catalogue, and scores of what is excluded are overwritten."""
     best = tokens = torch.empty(0, 0)
     for start, groups in _groups(blocks, k, excluded):
         highest = groups.amax(2)
@@ -226,14 +211,9 @@ def _first_best(scores: Tensor, k: int) -> Tensor:
 
 
 def _scores(scorer: Scorer, histories: Histories) -> Tensor:
-    """The scores [B, I + 1], checked against the protocol `Scorer`."""
-    scores = scorer.score(histories)
-    expected = (len(histories), scorer.num_items + 1)
-    if tuple(scores.shape) != expected or scores.dtype != torch.float32:
-        raise ValueError(
-            f"{type(scorer).__name__}.score gave {tuple(scores.shape)} {scores.dtype}, "
-            f"not {expected} torch.float32"
-        )
+    scores, width = scorer.score(histories), scorer.num_items + 1
+    if scores.shape[1] != width or scores.dtype != torch.float32:
+        raise ValueError(f"{type(scorer).__name__}.score: not float32 [B, {width}]")
     return scores
 
 
@@ -273,19 +253,13 @@ class TwoStages:
     """A `Scorer`: the scores of the ranker, for only each user's N best items of the retriever.
 
     100,000 items took 2.4 ms a user in place of 30.7 ms with target attention (N = 500). All other
-    items score -inf: they are never recommended, and a target among them has the rank `NEVER`. If N
-    is the size of the catalogue, the scores are those of the ranker.
-
-    Raises:
-        InputError: ``retrieve`` is below 1.
+    items score -inf: they are never recommended, and a target among them has the rank `NEVER`.
     """
 
     retriever: Scorer
-    """Scores the entire catalogue."""
     ranker: Scorer
-    """Scores the retrieved items."""
     retrieve: int
-    """N, the number of items retrieved for each user; or all items, if they are fewer."""
+    """N; or all items, if they are fewer."""
     seen: Seen
     """With "filter", no item of the history is retrieved."""
 

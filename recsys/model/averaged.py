@@ -77,8 +77,7 @@ class AveragedItems:
 class AveragedHead(Head):
     """The mean of the scores of the members' heads: target attention with the heads of them all.
 
-    States and embeddings of the members are concatenated, the states divided by M: their dot
-    product is the mean of the members' dot products. The attention heads of the members stand one
+    States and embeddings are concatenated, the states divided by M. The attention heads stand one
     after the other, the narrower ones filled up with zeros; value queries are divided by M.
     """
 

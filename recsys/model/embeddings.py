@@ -90,10 +90,7 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
         return added
 
     def draw_weights(self) -> None:
-        """Draw the embeddings of features as those of items are drawn, where these have none.
-
-        If both were zero, no item would differ from another, and nothing could be learned of them.
-        """
+        """Draw the embeddings of features, where items have none: zeros would learn nothing."""
         for weight in self.parameters():
             nn.init.normal_(weight, std=0.02)
         with torch.no_grad():
@@ -103,8 +100,7 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
 class ItemEmbeddings(nn.Embedding):
     """e_i of items 1 to I: a row of a table plus, where there are features, their embedding f_i.
 
-    Row 0 is PAD: it stays zero and is never recommended. ``num_items`` is the number of the other
-    rows; there may be more items, which have features only.
+    Row 0 is PAD: it stays zero. There may be more items than rows, which have features only.
     """
 
     def __init__(
@@ -120,12 +116,12 @@ class ItemEmbeddings(nn.Embedding):
 
     @torch.no_grad()
     def draw(self, std: float = 0.02) -> None:
-        """Draw the rows of the table from a normal distribution; that of PAD is zero."""
+        """Draw the rows of the table from a normal distribution."""
         nn.init.normal_(self.weight, std=std)
         self.weight[0] = 0
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embeddings [..., D] of item tokens [...]; only their rows are read."""
+        """Embeddings [..., D] of item tokens [...]."""
         if self.features is None:
             return super().forward(tokens)
         return super().forward(self.features.rows[tokens]) + self.features.of(tokens)

@@ -119,7 +119,7 @@ class CausalFilter(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class BlockSettings:
-    """The settings that all blocks of a stack share."""
+    """The settings that all blocks of a stack share; its methods make new layers."""
 
     embedding_dim: int
     num_heads: int
@@ -133,11 +133,11 @@ class BlockSettings:
     """Whether an encoder block has a `CausalFilter` beside its self-attention."""
 
     def attention(self) -> MultiHeadAttention:
-        """A new attention layer."""
+        """Self-attention or cross-attention."""
         return MultiHeadAttention(self.embedding_dim, self.num_heads, rotary=self.rotary)
 
     def feed_forward(self) -> nn.Module:
-        """A new network that is applied at each position."""
+        """The network that is applied at each position."""
         if self.activation == "swiglu":
             return SwiGLU(self.embedding_dim, self.feed_forward_dim, self.dropout)
         return nn.Sequential(
@@ -147,7 +147,7 @@ class BlockSettings:
         )
 
     def residual(self) -> Residual:
-        """A new residual with its norm."""
+        """The residual with its norm."""
         return Residual(self.embedding_dim, self.dropout, self.norm)
 
 

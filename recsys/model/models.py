@@ -24,20 +24,18 @@ class ModelInputs(NamedTuple):
     """Real tokens per row [B]."""
     times: Tensor | None = None
     """int64 [B, L + 1], in one unit: the time of each interaction and, after the last one, the time
-    of the next request. If None, the times are unknown."""
+    of the next request; None if unknown."""
     features: FeatureValues | None = None
-    """Features of each interaction and of its user [B, L, ...]. If None, there are none."""
+    """Of each interaction and of its user [B, L, ...]."""
 
 
 class Model(nn.Module):
     """A model that can be trained, and scores the items of a catalogue."""
 
     items: ItemEmbeddings
-    """The embeddings of the items, as inputs and as candidates."""
+    """As inputs and as candidates."""
     head: Head
-    """The head that turns representations into scores."""
     times: TimesRead = "none"
-    """Which times the model reads."""
 
     if TYPE_CHECKING:
 
@@ -70,11 +68,11 @@ class Model(nn.Module):
     ) -> tuple[HistoryRepresentation, Tensor]:
         """Represent histories at n positions, for the n targets [B, n] that are predicted there.
 
-        Features and times are those of the items: none of a target are read.
+        Here each item's successor is its target.
 
         Returns:
             The representation, its L being n; and item tokens [B, N] of which the first
-            N - n + 1 + t were seen before target t. Here each item's successor is its target.
+            N - n + 1 + t were seen before target t.
         """
         return self(inputs), inputs.items
 
@@ -153,12 +151,7 @@ class MaskedItemModel(Model):
     def teacher_forced(
         self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
-        """The states at the masked items of items [B, L], from the left; targets are [B, n].
-
-        Returns:
-            The states [B, n, D]; and item tokens [B, L + n - 1] of which the first L + t were seen
-            before target t: all that are not masked, whatever t.
-        """
+        """The states at the masked items [B, n, D], from the left; all others were seen before."""
         items, lengths = inputs.items, inputs.lengths
         states, count = self.encoder(self._embedded(items, lengths), lengths), targets.shape[1]
         order = _is_masked(items, lengths).int().argsort(dim=1, descending=True, stable=True)

@@ -45,9 +45,7 @@ def chunked_sum(
 ) -> Tensor:
     """Return the sum of a loss over all rows, a float32 scalar, without ever holding all logits.
 
-    Forward computes the gradients too, ``chunk_rows`` sequences at a time; backward only scales
-    them. Autograd differentiates ``logits``; that ``loss`` returns its own gradient saves a pass
-    over them.
+    Forward computes the gradients too, ``chunk_rows`` sequences at a time; backward scales them.
     """
     total: Tensor = _Chunked.apply(logits, loss, chunk_rows, *history, *candidates)  # type: ignore[no-untyped-call]
     return total
@@ -100,7 +98,7 @@ def _working_dtype(side: Tensor) -> torch.dtype:
 
 
 def count_targets(targets: Tensor) -> Tensor:
-    """Count the positions with a target; 1 if there are none, so that it can divide a sum."""
+    """Count the targets; at least 1: one of several processes may have none in a step."""
     return (targets != PAD).sum().clamp_(min=1)
 
 
@@ -151,7 +149,6 @@ def drop_padding(
 ) -> tuple[HistoryRepresentation, Tensor, SeenItems | None]:
     """Return the M positions with a target as sequences of length 1: states [M, 1, D], [M, 1].
 
-    No logits are then computed for the others, which are most where a model predicts masked items.
     A few fill the end, so that the last chunk of ``chunk_rows`` has one of few sizes: oneDNN caches
     kernels for each size, which took .5 GiB of memory an epoch on MovieLens-1M.
     """
@@ -177,14 +174,8 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """Return the mean over targets of -log softmax(logits)[target], without the items seen before.
 
-    Args:
-        logits: of the full catalogue, [b, L, I + 1]. PAD is never in a softmax.
-        history: passed to `logits` in chunks.
-        candidates: passed entire with every chunk; row = item token.
-        targets: item tokens [B, L], PAD for none, whose loss is 0.
-        seen: the items seen before each target, which are excluded from its softmax, the target
-            aside. If None, nothing is excluded.
-        chunk_rows: number of sequences in a chunk.
+    PAD is never in a softmax, and the loss of a target [B, L] that is PAD is 0. Candidates are the
+    catalogue, row = item token. If ``seen`` is None, nothing is excluded.
     """
     width = candidates.embeddings.shape[-2]
     candidates = CandidateRepresentation(*map(_aligned, candidates))
@@ -203,7 +194,7 @@ def softmax_gradient(
     """Return the sum of the losses and its gradient, which overwrites the logits.
 
     Args:
-        logits: [B, L, C], column = item token; columns from ``width`` on are of no item.
+        logits: [B, L, C], column = item token; columns from ``width``, I + 1, on are of no item.
         targets: item tokens [B, L], PAD for none.
         excluded: item tokens [B, L, N] to exclude from the softmax at each position, PAD for none.
         width: I + 1.
@@ -337,14 +328,6 @@ def mask_negatives(logits: Tensor, items: Tensor, targets: Tensor, seen: Tensor 
         targets: item tokens [B, L].
         seen: item tokens [B, N], of which the first N - L + 1 + t precede target t. If None, seen
             items are negatives like any other item.
-
-    >>> logits = torch.zeros(1, 2, 3)
-    >>> mask_negatives(
-    ...     logits, torch.tensor([7, 8, 9]), torch.tensor([[8, 9]]), torch.tensor([[7, 8]])
-    ... )
-    >>> (logits == NO_NEGATIVE).int()
-    tensor([[[1, 1, 0],
-             [1, 1, 1]]], dtype=torch.int32)
     """
     distinct, index = items.unique(return_inverse=True)
     flat, wanted = logits.flatten(0, 1), targets.flatten()

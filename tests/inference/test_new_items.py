@@ -151,16 +151,6 @@ def test_a_new_item_can_be_in_a_history(untitled: Recommender) -> None:
     )
 
 
-def test_new_items_come_twice(untitled: Recommender) -> None:
-    one_by_one = untitled.with_new_items(NEW.head(1)).with_new_items(NEW.tail(1))
-    assert_frame_equal(
-        one_by_one.recommend([HISTORY], k=7),
-        untitled.with_new_items(NEW).recommend([HISTORY], k=7),
-        abs_tol=1e-5,
-    )
-    assert one_by_one.recommend([[]], k=7)["item_id"].to_list()[-2:] == ["scarf", "shoes"]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -181,12 +171,3 @@ def test_wrong_new_items_are_refused(
     with pytest.raises(InputError, match=message) as error:
         untitled.with_new_items(new)
     assert "\n" not in str(error.value)
-
-
-def test_no_feature_may_be_missing(untitled: Recommender, tiny_bundle: ModelBundle) -> None:
-    with pytest.raises(InputError, match="new items: no column 'price' among item_id, kind, pric;"):
-        untitled.with_new_items(NEW.rename({"price": "pric"}))
-    with pytest.raises(InputError, match="new items: the table has no rows"):
-        untitled.with_new_items(NEW.clear())
-    with pytest.raises(InputError, match="train it with model.item_features"):
-        Recommender(tiny_bundle).with_new_items(NEW)

@@ -172,12 +172,6 @@ def test_many_batches_equal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again_values.tolist() == values.tolist()
 
 
-def test_no_users() -> None:
-    no_users = Histories.from_lists([])
-    assert rank_targets(table([1.0, 2.0]), no_users, targets(), "filter").shape == (0,)
-    assert top_k(table([1.0, 2.0]), no_users, 2, "filter")[0].shape == (0, 2)
-
-
 class Half(TableScorer):
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
@@ -189,7 +183,7 @@ class Half(TableScorer):
     ("scorer", "wanted", "message"),
     [
         (table([1, np.nan]), targets(1), r"TableScorer\.score gave NaN"),
-        (Half(np.ones((1, 2), np.float32)), targets(1), r"torch\.bfloat16"),
+        (Half(np.ones((1, 2), np.float32)), targets(1), "not float32"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused(
@@ -322,12 +316,3 @@ def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -
         expected = states[0, -1] @ model.items.weight.T + counted
     found = counting_bundle.retriever.score(history)[0]
     assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_two_stages_that_make_no_sense_are_refused(
-    tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle
-) -> None:
-    with pytest.raises(InputError, match="retrieve=2: must be at least k=3"):
-        Recommender(tiny_bundle).recommend([["hat"]], k=3, retrieve=2)
-    with pytest.raises(InputError, match="two stages need target attention, and dot_product"):
-        Recommender(tiny_dot_bundle).recommend([["hat"]], k=3, retrieve=4)

@@ -252,36 +252,6 @@ def test_a_model_that_does_not_fit_on_the_gpu_stays_on_the_cpu(
     assert not moved
 
 
-def test_commands_that_answer_many_use_the_gpu(
-    device: torch.device,
-    tiny_bundle: ModelBundle,
-    tiny_dataset: PreparedDataset,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    moved: list[ModelBundle] = []
-    plain = ModelBundle.use_gpu
-
-    def use_gpu(bundle: ModelBundle) -> None:
-        moved.append(bundle)
-        plain(bundle)
-        if device.type != "cuda":
-            bundle.model.to(device)
-
-    monkeypatch.setattr(ModelBundle, "use_gpu", use_gpu)
-    folder, data = str(tiny_bundle.path), ["--data", str(tiny_dataset.path)]
-    for words in (
-        ["recommend", folder, *data, "-k", "2"],
-        ["score", folder, *data, "--item", "hat"],
-        ["evaluate", folder, *data],
-        ["embeddings", folder, "--out", str(tmp_path / "vectors.parquet")],
-    ):
-        answer = CliRunner().invoke(app, words)
-        assert answer.exit_code == 0, answer.output
-        assert moved.pop().model.items.weight.device.type == device.type
-    assert not moved
-
-
 def write_bundle(
     path: Path, experiment: Experiment, dataset: PreparedDataset, *, counts: bool
 ) -> Path:

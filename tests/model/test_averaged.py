@@ -15,7 +15,6 @@ from torch import nn
 from recsys.config import (
     AveragedConfig,
     AveragedMember,
-    Choices,
     DataConfig,
     DotProduct,
     Experiment,
@@ -24,7 +23,6 @@ from recsys.config import (
     KernelAttention,
     MaskedItemConfig,
     NextItemConfig,
-    Search,
     TargetAttention,
     load_experiment,
     parse_experiment,
@@ -34,15 +32,11 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.trainings import member_experiment
-from recsys.experiments.tune import tune
-from recsys.export.onnx import export_onnx
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explain_items, explained_by_removal
-from recsys.serving.index import query_encoder
-from recsys.serving.new_items import with_new_items
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.training.module import TrainingModule
@@ -132,32 +126,6 @@ def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
     score = Recommender(bundle).score([["boots", "hat", "socks"]], ["jacket"])["score"].item()
     assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     assert not explained_by_removal(bundle)
-
-
-def test_a_mean_of_dot_products_is_one_dot_product(
-    tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    bundle = bundle_of(tmp_path / "dots", tiny_dataset, DOT, DOT)
-    histories = Recommender(bundle).read_histories([["boots", "hat"]]).histories
-    first = query_encoder(bundle).score(histories)
-    assert np.allclose(first, bundle.scorer.score(histories), atol=1e-6)
-
-
-def test_what_a_mean_cannot_do_is_refused(
-    bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="cannot be exported to ONNX: it is a mean of models"):
-        export_onnx(bundle, tmp_path / "onnx")
-    with pytest.raises(InputError, match="generates nothing"):
-        Recommender(bundle).generate([["boots"]], n=2)
-    with pytest.raises(InputError, match="item_features"):
-        with_new_items(bundle, bundle.item_table.head(1).select("item_id"))
-    with pytest.raises(InputError, match="tune each of its members"):
-        tune(
-            bundle.experiment,
-            tiny_dataset,
-            Search(space={"training.patience": Choices(choices=(1,))}, trials=1),
-        )
 
 
 # --- Settings ------------------------------------------------------------------------------------

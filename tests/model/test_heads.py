@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,10 +11,6 @@ from torch import Tensor
 
 from recsys.model.attention import last_states
 from recsys.model.heads import (
-    CandidateRepresentation,
-    DotProductHead,
-    Head,
-    HistoryRepresentation,
     TargetAttentionHead,
 )
 
@@ -153,31 +147,3 @@ def test_purchases_beyond_reach_change_no_score(shape: dict[str, Any], dtype: to
     scores = last_states(head.logits(history, candidates), lengths)
     scale = 100 * torch.finfo(dtype).eps * (1 + scores.abs().max().item())
     assert torch.allclose(head.score_last(last, candidates), scores, rtol=0, atol=scale)
-
-
-def test_the_candidate_decides_which_purchase_counts() -> None:
-    """Gloves and boots for the jacket, not the keyboard: keys by hand, one head, no decay."""
-    head = TargetAttentionHead(2, 2, [1e9], pooling="average", dropout=0.0).double()
-    candidates = CandidateRepresentation(
-        torch.zeros(1, 2, dtype=torch.float64),
-        # The jacket queries for winter.
-        torch.tensor([[[math.log(3.0), 0.0]]], dtype=torch.float64),
-        torch.tensor([[[1.0, 0.0]]], dtype=torch.float64),
-    )
-    keys = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]], dtype=torch.float64)  # gloves, keyboard
-    values = torch.tensor([[[[8.0, 0.0], [4.0, 0.0]]]], dtype=torch.float64)
-    states = torch.zeros(1, 2, 2, dtype=torch.float64)
-    history = HistoryRepresentation(states, keys, values)
-    parts = head.contributions(history, candidates, torch.tensor([2]))
-    assert parts.flatten().tolist() == pytest.approx([0.75 * 8.0, 0.25 * 4.0])
-
-
-def test_chunks_are_larger_on_a_gpu() -> None:
-    """2^22 and 2^27 logits over 100 · 1000; a GPU also counts what is kept beside each logit."""
-    heads: list[tuple[Head, int, int]] = [
-        (DotProductHead(), 41, 1342),
-        (make_head(2, "average", 0), 7, 167),  # four matrices for each of two heads
-    ]
-    for head, on_cpu, on_gpu in heads:
-        assert head.chunk_rows(100, 1000, torch.device("cpu")) == on_cpu
-        assert head.chunk_rows(100, 1000, torch.device("cuda")) == on_gpu

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 from torch import nn
 
 from recsys.config import DataConfig, Experiment, parse_experiment
@@ -17,13 +16,11 @@ from recsys.data.batches import TrainingBatches
 from recsys.data.features import Encoders
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer, model_inputs
 from recsys.model.models import ModelInputs, NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
-from recsys.training.loop import train
 
 LOG = pl.DataFrame(
     [
@@ -156,60 +153,6 @@ def test_scoring_reads_the_same_features_as_training(
         assert torch.allclose(trained, scored, atol=1e-5)
 
 
-def planted() -> pl.DataFrame:
-    """Return a log in which one of items 1 to 4 follows action a, else one of 5 to 8."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for user in range(300):
-        action = "ab"[rng.integers(2)]
-        for time in range(6):
-            first = 5 if action == "b" else 1
-            action = "ab"[rng.integers(2)]
-            rows.append((user, first + int(rng.integers(4)), time, action))
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp", "action"], orient="row")
-
-
-def planted_ndcg(log: pl.DataFrame, folder: Path, **model: Any) -> float:
-    experiment = parse_experiment(
-        {
-            "model": {
-                "embedding_dim": 16,
-                "num_blocks": 1,
-                "feed_forward_dim": 16,
-                "dropout": 0.0,
-                "max_sequence_length": 6,
-                "head": {"kind": "dot_product"},
-                **model,
-            },
-            "training": {"learning_rate": 1e-2, "batch_tokens": 150, "precision": "float32"},
-            "evaluation": {"seen": "allow"},
-        }
-    )
-    data = prepare(log, DataConfig(keep=("action",)), folder)
-    catalogue = Catalogue.of(experiment.model, data)
-    data = catalogue.encoders.read(data)
-    trained, _ = train(experiment, catalogue, data.histories("valid"), None, 12, lambda *_: None)
-    table = evaluate(
-        ModelScorer(trained, experiment.model.max_sequence_length),
-        data.holdout("test"),
-        "test",
-        "allow",
-    )
-    return float(table.values("ndcg_at_4").mean())
-
-
-def test_only_a_model_that_reads_actions_learns_from_them(tmp_path: Path) -> None:
-    """NDCG@4 is 0.64 if the four likely items are known, and half of that otherwise.
-
-    Shuffled actions carry no information, and nothing is learned from them.
-    """
-    log = planted()
-    reads = {"interaction_features": ["action"]}
-    assert planted_ndcg(log, tmp_path / "with", **reads) > 0.55
-    shuffled = log.with_columns(pl.col("action").shuffle(seed=1))
-    assert planted_ndcg(shuffled, tmp_path / "shuffled", **reads) < 0.45
-
-
 @torch.inference_mode()
 def test_features_of_a_target_are_never_used(dataset: PreparedDataset, tmp_path: Path) -> None:
     """Other ratings and actions of the test targets change neither scores nor batches."""
@@ -274,39 +217,6 @@ RAW = WITH_USERS.drop("sex")
 """Each row has its user's age."""
 
 
-@pytest.mark.parametrize("retrieve", [None, 3])
-def test_raw_histories_are_read_like_the_dataset(
-    bundle: ModelBundle, dataset: PreparedDataset, retrieve: int | None, tmp_path: Path
-) -> None:
-    """Histories come from frames and files; without features the answer differs."""
-    recommender = Recommender(bundle, dataset)
-    expected = recommender.recommend(users=["ann", "bob", "cat"], k=2, retrieve=retrieve)
-    RAW.with_columns(pl.col("tags").list.join("|")).write_csv(tmp_path / "raw.csv")
-    for histories in (RAW, RAW.to_pandas(), tmp_path / "raw.csv"):
-        found = pl.DataFrame(recommender.recommend(histories, k=2, retrieve=retrieve))
-        assert_frame_equal(found, expected, abs_tol=1e-5, check_dtypes=False)
-    blind = RAW.with_columns(action=None, rating=None, age=None)
-    found = recommender.recommend(blind, k=2, retrieve=retrieve)
-    assert not np.allclose(found["score"], expected["score"], atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"interaction_features": ["price"]}, "rating, tags; prepare the dataset with it in"),
-        ({"user_features": ["agee"]}, "model.user_features: category 'agee': no such column among"),
-        ({"interaction_features": [{"kind": "number", "column": "action"}]},
-         "model.interaction_features: number 'action': user 'ann', item 'boots' has 'buy', which"),
-    ],
-)  # fmt: skip
-def test_features_that_cannot_be_read(
-    dataset: PreparedDataset, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message) as error:
-        Catalogue.of(make_experiment(**changes).model, dataset)
-    assert "\n" not in str(error.value)
-
-
 def test_histories_without_the_features_are_refused(
     bundle: ModelBundle, dataset: PreparedDataset
 ) -> None:
@@ -321,22 +231,3 @@ def test_histories_without_the_features_are_refused(
     both = "column 'age' is a user feature, but user 'ann' has several"
     with pytest.raises(InputError, match=both):
         recommender.recommend(raw.with_columns(age=pl.col("age") + pl.col("timestamp")), k=1)
-
-
-@torch.inference_mode()
-def test_features_are_scaled_with_the_items_that_they_are_added_to(
-    dataset: PreparedDataset,
-) -> None:
-    experiment = make_experiment(**READ)
-    catalogue = Catalogue.of(experiment.model, dataset)
-    model, known = (
-        randomised(experiment, catalogue),
-        catalogue.encoders.read(dataset).histories("test"),
-    )
-    (batch,) = list(TrainingBatches(known, 3, 1000, seed=0))
-    assert model.inputs is not None
-    assert batch.features is not None
-    added = model.inputs(*batch.features)
-    assert added[batch.items > 0].abs().amax(dim=-1).min() > 0
-    found = model._embedded(ModelInputs(batch.items, batch.lengths, batch.times, batch.features))
-    torch.testing.assert_close(found, 8**0.5 * (model.items(batch.items) + added))

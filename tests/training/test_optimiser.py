@@ -38,22 +38,6 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_every_setting_means_what_it_means_in_adamw(settings: dict[str, Any]) -> None:
-    """For rows that are read at every step; the others are left alone by decay and moments."""
-    rows = [1, 4]
-    start = lookups(True, [], RowwiseAdamW).weight.detach()
-    ours = lookups(True, [[*rows, 4]] * 5, RowwiseAdamW, **settings).weight.detach()
-    alone = nn.Parameter(start[rows])
-    reference = torch.optim.AdamW([alone], lr=0.1, **settings)
-    for _ in range(5):
-        alone.grad = 2 * alone.detach() * torch.tensor([[1.0], [2.0]])  # row 4 is read twice
-        reference.step()
-    torch.testing.assert_close(ours[rows], alone.detach(), rtol=3e-6, atol=1e-7)
-    others = [0, 2, 3, 5]
-    assert torch.equal(ours[others], start[others])
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_row_read_now_and_then_decays_when_it_is_read(settings: dict[str, Any]) -> None:
     """By hand: the moments wait, the number of steps is that of the table."""
     beta1, beta2 = settings.get("betas", (0.9, 0.999))

@@ -16,7 +16,6 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
-from recsys.machine import median_share
 from recsys.serving.bundle import ModelBundle
 from recsys.training import device
 from recsys.training.checkpoints import TrainingState
@@ -24,18 +23,6 @@ from recsys.training.device import settle_precision
 from recsys.training.loop import train
 
 ITEMS = 30
-
-
-def test_the_share_is_that_of_the_medians_without_the_first_call() -> None:
-    now, lasting = 0.0, {"one": [100.0, 2.0, 50.0, 1.0, 2.0, 3.0], "other": [0.5, *[4.0] * 4, 9.0]}
-
-    def call(name: str) -> None:
-        nonlocal now
-        now += lasting[name].pop(0)
-
-    share = median_share(lambda: call("one"), lambda: call("other"), lambda: now, seconds=0.0)
-    assert share == pytest.approx(0.5)
-    assert lasting == {"one": [], "other": []}
 
 
 # --- The choice ----------------------------------------------------------------------------------

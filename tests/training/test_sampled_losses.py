@@ -17,7 +17,6 @@ from recsys.config import (
     CrossEntropy,
     DotProduct,
     GeneralisedBinaryCrossEntropy,
-    LossConfig,
     NextItemConfig,
     SampledLossConfig,
     SampledSoftmax,

@@ -11,16 +11,12 @@ import polars as pl
 import pytest
 import torch
 from mlflow import MlflowClient
-from typer.testing import CliRunner
 
 import recsys
-from recsys.cli import app
 from recsys.config import (
     DataConfig,
     Experiment,
     GlobalTime,
-    continued,
-    load_experiment,
     parse_experiment,
 )
 from recsys.data.batches import Replay, TrainingBatches
@@ -238,20 +234,6 @@ def test_new_items_are_recommended_after_a_warm_start(
     assert (params["start.replay"], params["training.max_epochs"]) == ("0.0", "12")
 
 
-def test_the_next_start_keeps_the_settings_of_the_last(old: PreparedDataset, store: str) -> None:
-    earlier = make_experiment(store, "hstu", "start={bundle: a, digest: b, replay: 0.2}")
-    found = continued(earlier, "runs/run", None, ["training.max_epochs=7"])
-    assert (found.name, found.training.max_epochs) == ("run-2", 7)
-    assert found.model == earlier.model
-    assert found.start is not None
-    assert (found.start.bundle, found.start.digest, found.start.replay) == ("runs/run", None, 0.2)
-    assert "source" not in found.data.model_fields_set
-    assert continued(found, "runs/run-2", None, []).name == "run-3"
-    changes = parse_experiment({"name": "mine", "model": {"kind": "masked_item", "num_heads": 4}})
-    other = continued(earlier, "runs/run", changes, [])
-    assert (other.name, other.model.kind, other.model.embedding_dim) == ("mine", "masked_item", 64)
-
-
 def test_an_epoch_mixes_new_and_old_histories(
     run: Path, old: PreparedDataset, grown: PreparedDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,21 +352,3 @@ def test_a_killed_warm_start_resumes_with_the_same_result(
         assert logged(store, resumed.run_id, metric) == logged(store, expected.run_id, metric)
     weights, same = (ModelBundle.open(r.bundle).model.state_dict() for r in (resumed, expected))
     assert all(torch.equal(weights[name], same[name]) for name in same)
-
-
-def test_the_command_starts_from_a_bundle(
-    run: Path, grown: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["train", "--from", str(run), "--data", str(grown.path), "--set", "start.epochs=0.1"]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    made = load_experiment("runs/run-2/bundle/config.yaml")
-    assert made.start is not None
-    assert (made.start.epochs, made.data.source) == (0.1, grown.config.source)
-    for words, message in (
-        (["train"], "train: needs an experiment, or --from"),
-        (["train", "--from", str(run)], "--from: needs --data"),
-    ):
-        failed = CliRunner().invoke(app, words)
-        assert message in str(failed.exception)
