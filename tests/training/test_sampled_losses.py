@@ -17,6 +17,7 @@ from recsys.config import (
     CrossEntropy,
     DotProduct,
     GeneralisedBinaryCrossEntropy,
+    LossConfig,
     NextItemConfig,
     SampledLossConfig,
     SampledSoftmax,
