@@ -39,25 +39,22 @@ def append(
 ) -> PreparedDataset:
     """Sort the rows of a new log into a prepared dataset, and replace it in one step.
 
-    Only the new log is read, by the settings of the dataset. The result is what preparing both logs
-    as one would give, except for the order of the ids: known items keep their tokens and known
-    users their order, and new ones follow them, ascending. What was in the catalogue stays there,
-    also if a cut that moved leaves it in the test part alone. Where a user's rows have the same
-    time, as the dataset stores it, new ones follow old ones. A log that is there already changes
-    nothing; a warning says so. Rows, users and items are held in memory meanwhile.
+    Only the new log is read, by the settings of the dataset, and held in memory with the old rows.
+    The result is what preparing both logs as one would give, except for the order of the ids: known
+    items keep their tokens and known users their order, and new ones follow them, ascending. What
+    was in the catalogue stays there. Where a user's rows have the same time, as the dataset stores
+    it, new ones follow old ones. A log that is there already changes nothing.
 
     Args:
-        source: the new log: a file, a folder of parts, a pattern or a frame, with the columns that
-            the dataset was prepared from.
+        source: the new log, as for `prepare`, with the columns of the first one.
         dataset: the folder of the dataset.
-        items: features of items, new ones or known ones, with the columns of the dataset's item
-            table. New items without a row have no features.
+        items: features of items, new ones or known ones, with the columns of the dataset's table.
         users: features of users, likewise.
         encoding: that of text files that are neither UTF-8 nor UTF-16; the dataset's if None.
 
     Raises:
-        InputError: the log or a table is invalid or of another form; or a setting of the dataset
-            needs rows that it does not have. Nothing is changed then.
+        InputError: the log or a table is invalid or of another form, or a setting needs rows that
+            the dataset does not have. Nothing is changed then.
     """
     path = checked_path(dataset)
     Manifest.read(path)  # before a lock is taken beside a path that is no dataset
@@ -87,7 +84,12 @@ def append(
             logger.warning("%s: its rows are in %s already", new.origin, path)
             return old
         before, added = _rows_of(old), _rows_of_log(new, old)
-        _refuse_unordered_ties(before, added, config, new.origin)
+        if new.columns.position is not None:
+            for row in added.join(before, on=["user_id", "timestamp"], how="semi")[:1].rows():
+                raise InputError(
+                    f"{new.origin}: {row[:3]} is at the time of a row of the dataset, whose column "
+                    f"{new.columns.position!r} is not kept to order them: {_ANEW}"
+                )
         connection = database((), folder)
         rows = pl.concat([before, added])
         log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection)
@@ -142,19 +144,6 @@ def _refuse_what_needs_old_rows(old: PreparedDataset, table: OpenTable, config: 
                 f"{old.path}: data.where {condition.written!r} compares rows with others, and "
                 f"those it dropped are not kept: {_ANEW}"
             )
-
-
-def _refuse_unordered_ties(
-    before: pl.DataFrame, added: pl.DataFrame, config: DataConfig, origin: str
-) -> None:
-    """Refuse new rows at the time of old ones of the same user, if a column orders such rows."""
-    if config.columns is None or config.columns.position is None:
-        return
-    for row in added.join(before, on=["user_id", "timestamp"], how="semi").head(1).to_dicts():
-        raise InputError(
-            f"{origin}: user {row['user_id']!r} has rows at {row['timestamp']} in the dataset too, "
-            f"and data.columns.position ({config.columns.position!r}) of these is not kept: {_ANEW}"
-        )
 
 
 # --- Old and new rows -----------------------------------------------------------------------------

@@ -39,11 +39,9 @@ class Finding:
     severity: Literal["warn", "info"]
     """warn: it can distort metrics, and something can be done; info: worth knowing."""
     count: int
-    """The number of cases."""
     share: float
     """The share of cases, 0 to 1, among those named in the sentence; 0 if there are none."""
     sentence: str
-    """What is counted, among what, and what it means."""
 
 
 def warnings_in(findings: Sequence[Finding]) -> list[Finding]:
@@ -57,12 +55,8 @@ def audit(
 ) -> tuple[Finding, ...]:
     """Check for leaks into the test part; equal datasets have equal findings.
 
-    Args:
-        dataset: the dataset to check.
-        seen: whether items of a user's history are excluded from the ranking.
-
-    Returns:
-        All findings in a fixed order, including those without cases.
+    ``seen`` says whether items of a user's history are excluded from the ranking. All findings are
+    returned in a fixed order, including those without cases.
     """
     config, times = dataset.config, dataset.timestamps
     train, valid, test = np.diff(dataset.cuts.sum(axis=0, dtype=np.int64), prepend=0).tolist()
@@ -70,7 +64,7 @@ def audit(
     targets = chosen[dataset.items[chosen.targets] != PAD]
     bought_at = times[chosen.targets]
     first, median = (bought_at.min(), np.median(bought_at)) if len(bought_at) else (np.inf, np.inf)
-    later, after_median, repeated, lonely = _count_cases(dataset, targets, first, median)
+    later, after_median, repeated = _count_cases(dataset, targets, first, median)
 
     inherent = isinstance(config.split, LeaveLastOut | LeaveLastBasketOut | UserHoldout)
     future = "training interactions are later than the test target of some user"
@@ -145,13 +139,6 @@ def audit(
             "test targets are items that are in no earlier part: no metric counts them",
             NOTABLE,
         ),
-        finding(
-            "without_history",
-            lonely,
-            len(chosen.targets),
-            "test targets have no history: no metric counts them",
-            harmless,
-        ),
     )
 
 
@@ -172,9 +159,9 @@ def _count_cases(
 
     Returns:
         The training interactions later than the first target and than the median one; the targets
-        inside the catalogue that are in their history, and those without one.
+        inside the catalogue that are in their history.
     """
-    offsets, counts = dataset.offsets, np.zeros(4, dtype=np.int64)
+    offsets, counts = dataset.offsets, np.zeros(3, dtype=np.int64)
     for low, high in user_blocks(offsets, BLOCK):
         start, end = int(offsets[low]), int(offsets[high])
         users = np.repeat(np.arange(high - low), np.diff(offsets[low : high + 1]))
@@ -183,13 +170,10 @@ def _count_cases(
         times = np.asarray(dataset.timestamps[start:end])[trains]
         pairs = pl.DataFrame({"pair": users * (dataset.num_items + 1) + items}).with_row_index()
         firsts = pairs.select(pl.col("index").min().over("pair")).to_series().to_numpy()
-        known = np.concatenate([[0], np.cumsum(items != PAD)])
         rows = slice(*np.searchsorted(targets.targets, (start, end)))
-        starts, ends = targets.starts[rows] - start, targets.ends[rows] - start
         counts += (
             np.count_nonzero(times > first),
             np.count_nonzero(times > median),
-            np.count_nonzero(firsts[targets.targets[rows] - start] < ends),
-            np.count_nonzero(known[starts] == known[ends]),
+            np.count_nonzero(firsts[targets.targets[rows] - start] < targets.ends[rows] - start),
         )
     return counts.tolist()

@@ -22,14 +22,11 @@ padding on MovieLens-1M, Beauty and Sports, with 50 3 to 4%."""
 
 
 class FeatureTensors(NamedTuple):
-    """The features of the inputs, as in `Histories.padded_features`."""
+    """The features of the inputs, as in `Histories.padded_features`: [B, L, M] and [B, L, K]."""
 
     categories: Tensor
-    """Shape [B, L, M], int64."""
     shares: Tensor
-    """Shape [B, L, M]."""
     numbers: Tensor
-    """Shape [B, L, K]."""
 
     @classmethod
     def from_histories(cls, histories: Histories, width: int | None = None) -> Self | None:
@@ -49,7 +46,7 @@ class SequenceBatch:
     items: Tensor
     """Shape [B, L], int64: input item tokens, right-padded with PAD; masked items are PAD too."""
     lengths: Tensor
-    """Shape [B], int64: inputs per row, without padding."""
+    """Shape [B], int64: inputs per row."""
     targets: Tensor
     """Shape [B, L] or [B, n], int64, padded with PAD: the item that follows each input, or the n
     items that follow the last input, or the masked items."""
@@ -122,13 +119,12 @@ class _Pass(NamedTuple):
 class TrainingBatches:
     """An epoch of training sequences; iterating again gives the next epoch's order.
 
-    ``len`` is the number of batches of the next epoch, which differs slightly between epochs.
-
     Each user's newest ``max_sequence_length + 1`` items are one sequence: all but the last are
     inputs, all but the first are targets. With ``windows="all"``, older items form more sequences,
     each ending with the first item of the next one: every item except a user's first is a target
     once. Sequences are shuffled, sorted by length within pools of batches and cut so that
     rows × longest ≤ ``batch_tokens``: the token batching of Vaswani et al. 2017 (section 5.1).
+    ``len`` is the number of batches of the next epoch.
 
     >>> histories = Histories.from_lists([[7, 8, 9]])
     >>> (batch,) = TrainingBatches(histories, 5, 100, seed=0)
@@ -142,7 +138,6 @@ class TrainingBatches:
     histories: Histories
     """Those with fewer than two items are excluded."""
     max_sequence_length: int
-    """The maximum number of inputs per sequence."""
     batch_tokens: int
     """The maximum number of input positions per batch, padding included."""
     seed: int
@@ -158,7 +153,6 @@ class TrainingBatches:
     ``max_sequence_length`` items: the newest items before a cut are inputs, and so many after it
     are targets, which ``batch_tokens`` counts too."""
     replay: Replay | None = None
-    """The histories of each pass; all if None."""
     epoch: int = field(default=0, init=False)
     """The number of the next epoch."""
     _planned: _Pass | None = field(default=None, init=False)

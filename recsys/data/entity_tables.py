@@ -32,15 +32,8 @@ def with_features(
 ) -> pl.DataFrame:
     """Join features to the ids of a dataset; null if an id has none.
 
-    Args:
-        ids: the ids.
-        feature_ids: those whose features each of them has: sessions of a user share one.
-        features: the table; ``column`` or the name of the ids is its column of ids.
-        column: what the ids are called in the log.
-        origin: the name of the table in messages.
-
-    Raises:
-        InputError: the table has none of the ids, or one of them twice.
+    ``feature_ids`` are the ids whose features each of them has: sessions of a user share one. A
+    table that has none of the ids, or one of them twice, is refused.
     """
     if features is None:
         return ids.to_frame()
@@ -73,13 +66,6 @@ def with_ids_of_log(
     """Return features whose ids, called ``key`` or ``column``, are as the log has them.
 
     Rows without an id are left out. Where the log's ids are text, ``12.0`` may be one of them.
-
-    Raises:
-        InputError: there is no such column, or the ids are lists, bytes or Python objects.
-
-    >>> features = pl.DataFrame({"sku": [1.0, None, 12.0], "colour": ["red", "blue", "red"]})
-    >>> with_ids_of_log(features, "item_id", "sku", pl.Int64(), "items")["item_id"].to_list()
-    [1, 12]
     """
     if key not in features.columns:
         if column not in features.columns:
@@ -134,8 +120,7 @@ def user_of_session(sessions: pl.Series) -> pl.Series:
 def plain_ids(ids: pl.Series) -> pl.Series:
     """Return ids as integers if all are whole, and some are written as floats; others unchanged.
 
-    Raises:
-        InputError: a float is so large that it may have been rounded.
+    A float that is so large that it may have been rounded is refused.
 
     >>> plain_ids(pl.Series(["7.0", "12"])).to_list(), plain_ids(pl.Series([7.5])).to_list()
     ([7, 12], [7.5])
@@ -182,7 +167,7 @@ def plain_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 
 def as_stored(values: pl.Series, dtype: pl.DataType, name: str, place: str) -> pl.Series:
-    """Return `converted` values of a column, by its name in messages, of the dataset at a place."""
+    """Return `converted` values of a column, by its name, of the dataset at a place."""
     stored = converted(values, dtype)
     if stored is None:
         raise InputError(

@@ -34,11 +34,7 @@ from recsys.errors import InputError
 Entity = Literal["item", "interaction", "user"]
 """The entities that have features."""
 
-KEYS: dict[Entity, list[str]] = {
-    "item": ["item_id"],
-    "interaction": ["user_id", "item_id"],
-    "user": ["user_id"],
-}
+KEYS = {"item": ["item_id"], "interaction": ["user_id", "item_id"], "user": ["user_id"]}
 """The columns that identify the rows of an entity's table. They are not features."""
 
 ItemVectors = Mapping[str, Tensor]
@@ -143,7 +139,7 @@ class CategoryColumn:
 
     @property
     def num_categories(self) -> int:
-        """One per value."""
+        """V."""
         return len(self.values)
 
 
@@ -214,15 +210,10 @@ class VectorColumn:
     @classmethod
     def fit(cls, cells: FeatureCells) -> Self:
         """Learn the length of the vectors."""
-        vectors = cls.read(cells)
-        known = vectors.drop_nulls()
+        known = cls.read(cells).drop_nulls()
         if known.is_empty():
             raise cells.error(f"no {cells.entity} has a vector")
-        column = cls(len(known[0]))
-        directions = column.encode(vectors)
-        if (directions == directions[0]).all():
-            raise cells.error(f"all {cells.entity}s have the same vector")
-        return column
+        return cls(len(known[0]))
 
     def encode(self, values: pl.Series) -> NDArray[np.float16]:
         """Return vectors of length 1 [R, K]; 0 if missing or all 0.
@@ -261,10 +252,9 @@ class FeatureEncoder:
     """Encode tables of items, interactions or users as `FeatureTable` and `Features`."""
 
     entity: Entity
-    """The entity of the tables' rows."""
     features: tuple[Feature, ...]
     fitted: tuple[FeatureColumn, ...]
-    """The fitted column of each feature."""
+    """The column of each feature."""
 
     @classmethod
     def fit(
@@ -272,9 +262,8 @@ class FeatureEncoder:
     ) -> FeatureEncoder:
         """Learn categories and means from a table [R rows] with item_id, user_id or both.
 
-        Raises:
-            InputError: a column is missing, has no value, the same value in all rows, or values
-                that are not of its kind.
+        A column that is missing, has no value, the same value in all rows, or values that are not
+        of its kind is refused.
         """
         fitted = (
             COLUMN_CLASSES[feature.kind].fit(FeatureCells(entity, feature, table))
@@ -455,11 +444,7 @@ class Encoders:
         return items.drop(*vectors)
 
     def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
-        """Map the vectors that `save_vectors` wrote of so many items; pages are read on use.
-
-        Raises:
-            InputError: the file cannot be read, or has vectors of other names or shapes.
-        """
+        """Map the vectors that `save_vectors` wrote of so many items; others are refused."""
         dims = {} if self.items is None else self.items.vector_dims
         if not dims:
             return {}

@@ -21,12 +21,11 @@ class FeatureTable:
     """The features of R entities in rows 1 to R. Row 0 (PAD) has no features."""
 
     categories: Int64s
-    """Shape [R + 1, M]: the categories of each row, padded with 0. They are numbered from 1, those
-    of all columns together."""
+    """Shape [R + 1, M], numbered from 1 in all columns together, padded with 0."""
     shares: NDArray[np.float32]
-    """Shape [R + 1, M]: the weight of each category, padded with 0. Those of a column sum to 1."""
+    """Shape [R + 1, M]: the weight of each category. Those of a column sum to 1."""
     numbers: NDArray[np.float32]
-    """Shape [R + 1, K]: numbers and text vectors, 0 where they are missing."""
+    """Shape [R + 1, K], 0 where they are missing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +37,6 @@ class Features:
     """Shape [N]: rows of the table, 0 if nothing is known."""
 
     def __getitem__(self, index: slice | Int64s | Bools) -> Features:
-        """Return the features of a subset."""
         return Features(self.table, self.rows[index])
 
 
@@ -66,9 +64,9 @@ class Histories:
     request_times: Int64s | None = None
     """Shape [B]: the time at which each user's next item is predicted. None if unknown."""
     interaction_features: Features | None = None
-    """The features of the N interactions. None if the model reads none."""
+    """Those of the N interactions that the model reads."""
     user_features: Features | None = None
-    """The features of the B users. None if the model reads none."""
+    """Those of the B users."""
 
     @classmethod
     def from_lists(cls, lists: Sequence[Iterable[int]]) -> Histories:
@@ -166,12 +164,6 @@ class Histories:
 
         Shape [B, width + 1], right-padded with 0. Without request times, the time of the last item
         is repeated instead.
-
-        >>> items, offsets = np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 3])
-        >>> times, request_times = np.array([10, 11, 25]), np.array([14, 30])
-        >>> Histories(items, offsets, times, request_times).padded_times()
-        array([[10, 11, 14],
-               [25, 30,  0]])
         """
         if self.times is None:
             return None
@@ -214,10 +206,6 @@ def _offsets(lengths: Int64s) -> Int64s:
 
 
 def span_indices(starts: Int64s, ends: Int64s) -> Int64s:
-    """Return the indices start, start + 1, … of each span, concatenated.
-
-    >>> span_indices(np.array([4, 1]), np.array([6, 4])).tolist()
-    [4, 5, 1, 2, 3]
-    """
+    """Return the indices start, start + 1, … of each span, concatenated."""
     offsets = _offsets(ends - starts)
     return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)

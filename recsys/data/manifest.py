@@ -26,18 +26,14 @@ _BLOCK = 1 << 20
 
 
 class AppendedLog(Section):
-    """A log that was appended to a dataset."""
+    """A log that was appended to a dataset, and the dataset's fingerprint before that."""
 
     source: str
-    """The name or path of the log."""
     appended_at: str
     """The date and time, UTC."""
     rows_read: int
-    """The rows of the source."""
     log_fingerprint: str
-    """The SHA-256 of the rows of the log, before any filter."""
     fingerprint_before: str
-    """The fingerprint of the dataset before it was appended."""
 
 
 class Manifest(FolderManifest):
@@ -54,8 +50,7 @@ class Manifest(FolderManifest):
     log_fingerprint: str
     """The SHA-256 of the rows of the first log, before any filter."""
     fingerprint: str
-    """The SHA-256 of settings and content. It depends neither on the log's file nor on when it was
-    prepared."""
+    """The SHA-256 of settings and content, whatever file the log came from."""
     settings: dict[str, Any]
     """The fields of DataConfig that determine the content."""
     columns: Columns
@@ -63,17 +58,12 @@ class Manifest(FolderManifest):
     ordered_by: str
     """The total order of the interactions."""
     counts: dict[str, int]
-    """Sizes of the log and of the dataset; see `recsys.data.manifest.count_rows`."""
+    """The rows of the source (rows_read), the sizes of the dataset and of its parts."""
     dropped: dict[str, int] = Field(default_factory=dict)
-    """The number of dropped rows of the source, by reason: names of conditions and of settings that
-    drop rows, and blank rows. They and the interactions add up to the rows read."""
+    """The number of dropped rows, by reason: names of conditions and of settings, and blank rows.
+    They and the interactions add up to the rows read."""
     appended: tuple[AppendedLog, ...] = ()
     """The logs that were appended, the earliest first."""
-
-    def has_same_content(self, other: Manifest) -> bool:
-        """Return whether a dataset, and what an append needs beside it, equals another one."""
-        names = ("fingerprint", "log_fingerprint", "counts", "dropped")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 def open_arrays(
@@ -133,14 +123,8 @@ def count_copies(
 ) -> tuple[int, int]:
     """Count the interactions inside the catalogue that equal another one in user, item and time.
 
-    The arrays are those of a dataset.
-
     Returns:
         Their number, and that of held-out ones which equal one of an earlier part.
-
-    >>> log = [7, 7, 8], [1, 1, 2], [0, 3], [[1, 2, 3]]
-    >>> count_copies(*map(np.array, log))
-    (2, 1)
     """
     keys, copies, across = ("user", "item", "time"), 0, 0
     for low, high in user_blocks(offsets, _BLOCK):

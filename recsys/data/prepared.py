@@ -43,7 +43,7 @@ class PreparedDataset:
     items: Int32s
     """Shape [N]: item tokens; PAD for items that occur only in the test part."""
     timestamps: Int64s
-    """Shape [N], on the scale of the log."""
+    """Shape [N]."""
     offsets: Int64s
     """Shape [U + 1]: where each user's interactions start; the last entry is N."""
     cuts: Int32s
@@ -61,11 +61,7 @@ class PreparedDataset:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
-        """Open a folder written by `prepare`: check every file's checksum, and map it.
-
-        Raises:
-            InputError: it is not such a folder, has another format version, or a file was changed.
-        """
+        """Open a folder that `prepare` wrote, and map its files; a changed one is refused."""
         folder = checked_path(path)
 
         def load(manifest: Manifest) -> PreparedDataset:
@@ -77,7 +73,7 @@ class PreparedDataset:
 
     @property
     def num_users(self) -> int:
-        """The number of users, U."""
+        """U."""
         return len(self.cuts)
 
     @property
@@ -123,10 +119,9 @@ class PreparedDataset:
     @property
     def in_training(self) -> Bools:
         """Shape [N]: whether each interaction belongs to the training part."""
-        users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
-        ends = self.offsets[:-1] + self.cuts[:, 0]
-        in_training: Bools = np.arange(len(users)) < ends[users]
-        return in_training
+        lengths = np.diff(self.offsets)
+        ends = np.repeat(self.offsets[:-1] + self.cuts[:, 0], lengths)
+        return np.less(np.arange(len(ends)), ends)
 
     def histories_between(
         self, users: Int64s, starts: Int64s, ends: Int64s, request_times: Int64s | None = None
@@ -136,10 +131,11 @@ class PreparedDataset:
             self.items,
             self.offsets,
             self.timestamps,
-            interaction_features=self.interaction_features,
+            None,
+            self.interaction_features,
+            self.user_features,
         )
-        features = None if self.user_features is None else self.user_features[users]
-        return replace(log.spans(starts, ends), request_times=request_times, user_features=features)
+        return replace(log.spans(starts, ends, users), request_times=request_times)
 
     def histories(self, before: Part) -> Histories:
         """Return the history of every user before a part of the split [U histories]."""
@@ -158,10 +154,8 @@ class PreparedDataset:
 
         With ``request_time: known`` histories have the times of their targets, and targets at
         different times have histories of their own. Advancing histories all differ: those of a user
-        with n targets and n earlier interactions have up to 2n² items, of 12 bytes each.
-
-        Raises:
-            InputError: the histories need more memory than there is.
+        with n targets and n earlier interactions have up to 2n² items. More than fit into the
+        memory are refused.
         """
         positions = self.target_positions(part)
         inside = positions[self.items[positions.targets] != PAD]
@@ -193,8 +187,8 @@ class PreparedDataset:
     def next_purchases(self, part: Part, request_time: RequestTime = "unknown") -> NextPurchases:
         """Return all purchases in a part of the split of the users with a history, user by user.
 
-        Histories end where the part begins, whatever targets and histories the split chooses; with
-        ``request_time: known`` they have the time of the user's first purchase in the part.
+        Histories end where the part begins, whatever the split chooses; with ``request_time:
+        known`` they have the time of the user's first purchase in the part.
         """
         starts = self.offsets[:-1] + self.cuts[:, _START[part]]
         ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
@@ -224,7 +218,7 @@ def prepare(
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
 
     A dataset already at ``out`` is reused if it has the same settings and content, and replaced in
-    one step otherwise; anything else at ``out`` is an error and is not touched.
+    one step otherwise; anything else there is refused.
 
     Args:
         source: a named dataset, a file, a folder of parts, a pattern, or a frame (also of Spark).
@@ -235,8 +229,7 @@ def prepare(
         memory: bytes, or "4GiB" and the like, that the rows may take; what needs more goes to the
             disk of ``out``, with the same result. Half of the memory if None.
         engine: ``spark`` lets Spark read and filter a log in its store, as it does its frames.
-        **words: settings in the words of the command line, e.g. ``user="customer"``, ``item``,
-            ``time``, ``where``, ``since``, ``user_minimum``, ``split``; see `LogWords`.
+        **words: settings in the words of the command line, e.g. ``user="customer"``; `LogWords`.
 
     Raises:
         InputError: the log, a table, a word or the folder is invalid; nothing is written then.
@@ -250,34 +243,25 @@ def prepare(
 
 
 class LogWords(TypedDict, total=False):
-    """The words; those that are None or absent change nothing."""
+    """Settings of `DataConfig` in the words of the command line; None or absent changes nothing.
+
+    ``user``, ``item`` and ``time`` are columns; ``user_minimum`` and ``item_minimum`` are the
+    numbers of interactions with fewer of which users and items are dropped.
+    """
 
     user: str | None
-    """Column of user ids."""
     item: str | None
-    """Column of item ids."""
     time: str | None
-    """Column of times."""
     header: bool | None
-    """Whether the first line of a text file names the columns."""
     encoding: str | None
-    """Encoding of text files that are neither UTF-8 nor UTF-16."""
     where: str | dict[str, str] | None
-    """A condition in SQL that rows must meet, or several by name; see `recsys.data.where.parse`."""
     time_format: str | None
-    """Form of dates that are not ISO 8601, in the codes of strftime; or ``number``."""
     since: Any
-    """Rows before this date, date-time or number are dropped."""
     user_minimum: int | None
-    """Users with fewer interactions are dropped."""
     item_minimum: int | None
-    """Items with fewer interactions are dropped."""
     keep: Sequence[str] | None
-    """Further columns to store."""
     duplicates: str | None
-    """What to do with several interactions of a user with an item."""
     split: Split | str | Mapping[str, Any] | None
-    """Which interactions are held out: a kind, a mapping with its settings, or an object."""
 
 
 _COLUMNS = {"user": "user_id", "item": "item_id", "time": "timestamp"}
@@ -285,11 +269,7 @@ _FIELDS = {"user_minimum": "min_user_interactions", "item_minimum": "min_item_in
 
 
 def with_words(config: DataConfig | None, words: LogWords) -> DataConfig:
-    """Return settings changed by words, which win over what the settings say.
-
-    Raises:
-        InputError: a word is unknown, or its value is wrong.
-    """
+    """Return settings changed by words; an unknown word or a wrong value is refused."""
     if unknown := words.keys() - LogWords.__annotations__.keys():
         known = ", ".join(LogWords.__annotations__)
         raise InputError(f"{min(unknown)}: no such setting of a log; they are {known}")

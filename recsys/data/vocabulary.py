@@ -56,11 +56,7 @@ class Vocabulary:
         return {item: token for token, item in enumerate(self.ids.to_list(), start=1)}
 
     def decode(self, tokens: ArrayLike) -> pl.Series:
-        """Return item ids [N] of item tokens [N]; null for PAD.
-
-        Raises:
-            IndexError: a token is neither PAD nor from 1 to I.
-        """
+        """Return item ids [N] of item tokens [N]; null for PAD, IndexError for other tokens."""
         rows = np.asarray(tokens, dtype=np.int64).ravel() - 1
         if rows.size and not (rows.min() >= -1 and rows.max() < len(self)):
             raise IndexError(

@@ -20,8 +20,7 @@ from recsys.data.histories import PAD
 from recsys.data.preparation import build, put_in_place
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.server.service import ServedModel, ServerSettings
-from recsys.serving.bundle import ModelBundle, for_evaluation
+from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.read_logs import filtered, read
 
@@ -193,24 +192,15 @@ def test_settings_that_need_old_rows_are_refused(
         append(NEW, tmp_path / "data")
     assert "prepare the whole log anew" in str(caught.value)
     assert PreparedDataset.open(tmp_path / "data").fingerprint == before
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
-
-
-def test_minimums_that_dropped_nothing_are_applied_to_all_rows(tmp_path: Path) -> None:
-    prepare(OLD, DataConfig(min_user_interactions=2), tmp_path / "data")
-    more = NEW.vstack(NEW[:1].with_columns(user_id=pl.lit("c")))
-    grown = append(more, tmp_path / "data")
-    assert grown.user_ids.to_list() == ["a", "b", "0"]
-    assert grown.manifest.dropped == {"min_user_interactions": 1}
-    with pytest.raises(InputError, match="dropped 1 rows"):
-        append(NEW[:1].with_columns(timestamp=70), tmp_path / "data")
 
 
 def test_ties_of_a_position_column_are_refused_and_others_ordered(tmp_path: Path) -> None:
     config = DataConfig(columns=Columns(position="line"))
     old, new = (log.with_columns(line=pl.int_range(len(log), 0, -1)) for log in (OLD, NEW))
     prepare(old, config, tmp_path / "data")
-    with pytest.raises(InputError, match=r"user 'b' has rows at 25 .*position \('line'\)"):
+    with pytest.raises(
+        InputError, match=r"\('b', 1, 25\) is at the time of a row .* column 'line'"
+    ):
         append(new, tmp_path / "data")
     two = pl.concat(
         [new[:1], new[:1].with_columns(item_id=pl.lit(3, pl.Int64), line=pl.lit(0, pl.Int64))]
@@ -262,17 +252,6 @@ def test_features_of_new_items_and_users(tmp_path: Path) -> None:
             append(OLD.with_columns(pl.col("timestamp") + 999), tmp_path / "data", table)
 
 
-def test_features_may_name_ids_as_the_log_does(tmp_path: Path) -> None:
-    rows = {"userId": ["a", "a", "b", "b"], "movieId": [1, 2, 1, 2], "ts": [1, 2, 3, 4]}
-    genres = pl.DataFrame({"movieId": [1, 2], "genre": ["x", "y"]})
-    prepare(pl.DataFrame(rows), out=tmp_path / "data", items=genres)
-    later = pl.DataFrame({"userId": ["a", "b"], "movieId": [3, 3], "ts": [5, 6]})
-    more = later.vstack(later.with_columns(pl.col("ts") + 2, movieId=pl.lit(1, dtype=pl.Int64)))
-    new = pl.DataFrame({"movieId": [2, 3], "genre": ["y", "z"]})
-    grown = append(more, tmp_path / "data", items=new)
-    assert grown.item_table.rows() == [(1, "x"), (2, "y"), (3, "z")]
-
-
 def test_features_of_users_are_those_of_their_new_sessions(tmp_path: Path) -> None:
     users = pl.DataFrame({"user_id": ["a", "b"], "age": [40, 50]})
     prepare(OLD, DataConfig(session_gap=12), tmp_path / "data", users=users)
@@ -282,12 +261,6 @@ def test_features_of_users_are_those_of_their_new_sessions(tmp_path: Path) -> No
         *[("a#1", 40), ("b#1", 50), ("b#2", 50)],
         *[("a#2", 40), ("a#3", 40)],
     ]
-
-
-def test_what_is_no_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such folder"):
-        append(NEW, tmp_path / "nothing")
-    assert not list(tmp_path.iterdir())
 
 
 def test_other_items_outside_the_catalogue_are_another_dataset(dataset: PreparedDataset) -> None:
@@ -302,15 +275,9 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
 ) -> None:
     """Items are matched by their ids, and users by theirs, though neither ascend any more."""
     prepare(tiny_log, out=tmp_path / "data")
-    later = pl.DataFrame(
-        [
-            *[("zoe", "hat", 50), ("ann", "anorak", 60), ("ann", "boots", 61)],
-            *[("abe", "socks", 62), ("abe", "hat", 63), ("abe", "boots", 64)],
-            *[("zoe", "boots", 65), ("zoe", "hat", 66)],
-        ],
-        schema=tiny_log.columns,
-        orient="row",
-    )
+    rows = [("zoe", "hat", 50), ("ann", "anorak", 60), ("ann", "boots", 61)]
+    rows += [("abe", "socks", 62), ("abe", "hat", 63), ("abe", "boots", 64), ("zoe", "boots", 65)]
+    later = pl.DataFrame(rows, schema=tiny_log.columns, orient="row")
     grown = append(later, tmp_path / "data")
     users = ["abe", "ann", "zoe"]
     log = pl.concat([tiny_log, later]).filter(item_id=pl.col("item_id").replace("anorak", None))
@@ -318,13 +285,6 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     found = Recommender(tiny_bundle, grown).recommend(users=users, k=3)
     expected = Recommender(tiny_bundle).recommend(histories, k=3)
     assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
-    served = ServedModel.load(ServerSettings(tiny_bundle.path, grown.path))
-    for user in users:
-        own = served.recommender.read_histories(users=[user]).histories
-        assert tiny_bundle.vocabulary.decode(own.items).to_list() == histories[user]
-    mapped = for_evaluation(tiny_bundle, grown, "test")
-    targets = mapped.items[mapped.target_positions("test").targets]
-    assert tiny_bundle.vocabulary.decode(targets).to_list()[-2:] == ["boots", "hat"]
 
 
 def run(*arguments: object) -> Result:
@@ -346,14 +306,10 @@ def test_the_command(dataset: PreparedDataset, tmp_path: Path) -> None:
     ("options", "words"),
     [
         ([], "give one of --out FOLDER"),
-        (["--append", "data", "--out", "other"], "give one of --out FOLDER"),
         (["--append", "data", "--user-minimum", "3"], "a dataset keeps its own settings"),
-        (["--append", "data", "--memory", "4GiB"], "a dataset keeps its own settings"),
     ],
 )
-def test_other_options_are_refused(
-    options: list[str], words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_options_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
     NEW.write_csv(tmp_path / "new.csv")
     shown = run("prepare", tmp_path / "new.csv", *options)
     assert isinstance(shown.exception, InputError)

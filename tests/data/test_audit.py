@@ -70,7 +70,6 @@ def test_training_after_a_test_target(tmp_path: Path) -> None:
 
 
 FILTERED: dict[str, dict[str, Any]] = {
-    "min_item_interactions=2: counted": {"min_item_interactions": 2},
     "min_item_interactions=2, min_user_interactions=3, k_core: counted": {
         "min_item_interactions": 2,
         "min_user_interactions": 3,
@@ -86,7 +85,6 @@ TIED = clean_log().with_columns(
 )
 AGAIN = with_rows((0, 5, 5))  # user 0 buys item 5 at time 50 too
 OUTSIDE = with_rows((0, 77, 45), (1, 77, 59), (1, 88, 58))
-NEW_USERS = with_rows((70, 1, 55), (71, 2, 45), (71, 3, 56))
 
 
 @pytest.mark.parametrize(
@@ -123,18 +121,10 @@ def test_what_is_warned_of(
         (COPY, {"split": LAST, "duplicates": "drop_exact"}),
         (TIED, {}),
         (AGAIN, {"seen": "allow"}),
-        (AGAIN, {"duplicates": "first"}),
-        (OUTSIDE, {}),  # only the first interaction in a part is a target
-        (NEW_USERS, {}),
     ],
 )
 def test_what_is_not_warned_of(log: pl.DataFrame, config: dict[str, Any], tmp_path: Path) -> None:
     assert warnings(audited(log, tmp_path, **config)) == []
-
-
-def test_new_users_have_no_history(tmp_path: Path) -> None:
-    found = audited(NEW_USERS, tmp_path)["without_history"]
-    assert (found.severity, found.count, found.share) == ("info", 1, 1 / 12)
 
 
 @pytest.mark.parametrize(("users", "coarse"), [(10, 10), (2000, 100)])

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.batches import EpochBatches, SequenceBatch, TrainingBatches
-from recsys.data.histories import Features, FeatureTable, Histories
+from recsys.data.histories import Histories
 from recsys.errors import InputError
 
 
@@ -182,24 +182,6 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
     assert counts == {
         user: math.ceil((length - 1) / width) for user, length in enumerate(lengths) if length > 1
     }
-
-
-@pytest.mark.parametrize("windows", ["newest", "all"])
-def test_every_window_has_the_features_of_its_user(windows: Literal["newest", "all"]) -> None:
-    """A number for each of three users, who are told apart by their items."""
-    histories = numbered([7, 4, 5])
-    nothing = np.zeros((4, 1), dtype=np.int64), np.zeros((4, 1), dtype=np.float32)
-    numbers = np.array([[0], [10], [20], [30]], dtype=np.float32)
-    people = Features(FeatureTable(*nothing, numbers), np.array([1, 2, 3]))
-    batches = TrainingBatches(replace(histories, user_features=people), 2, 100, 0, windows)
-    found = []
-    for batch in batches:
-        assert batch.features is not None
-        for items, ages in zip(batch.items, batch.features.numbers[..., 0], strict=True):
-            user = np.searchsorted(histories.offsets, items[0].item(), side="left")
-            assert ages[items > 0].unique().tolist() == [10 * user]
-            found.append(int(user))
-    assert sorted(found) == ([1, 2, 3] if windows == "newest" else [1, 1, 1, 2, 2, 3, 3])
 
 
 def test_a_pass_is_divided_into_epochs() -> None:

@@ -85,7 +85,6 @@ def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() 
             {"brand": [["a"], ["b"], ["a"], []]},
             "category 'brand': must be a column of single values",
         ),
-        (TAGS, {"tags": ["p|q", "q|p", "q|p|q", "p|q"]}, "categories 'tags': all items have the"),
         (PRICE, {"price": [1, 1, 1, 1]}, "number 'price': all items have the same value, 1"),
         (
             PRICE,
@@ -93,7 +92,6 @@ def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() 
             "number 'price': item 9 has '[?]', which is not a",
         ),
         (PRICE, {"price": [1.0, 2.0, 3.0, math.inf]}, "number 'price': item 11 has inf, which"),
-        (PRICE, {"price": [math.nan] * 4}, "number 'price': no item has a value"),
     ],
 )
 def test_a_feature_without_information_is_refused_by_name(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -59,18 +58,3 @@ def test_ids_of_other_types_are_refused(ids: pl.Series, rule: str, tmp_path: Pat
         prepare(LOG, out=tmp_path / "data", items=items)
     with pytest.raises(InputError, match=told):
         append(LOG.with_columns(pl.col("timestamp") + 9), tmp_path / "data", items=items)
-
-
-def test_ids_of_an_appended_table(tmp_path: Path) -> None:
-    items = pl.DataFrame({"item_id": [5], "colour": ["red"]})
-    prepare(LOG, out=tmp_path / "data", items=items)
-    more = pl.DataFrame({"item_id": [6.0, None], "colour": ["blue", "none"]})
-    grown = append(LOG.with_columns(pl.col("timestamp") + 9), tmp_path / "data", items=more)
-    assert grown.item_table["colour"].to_list() == COLOURS
-
-
-def test_how_many_have_features(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    items = pl.DataFrame({"item_id": [6, 7], "colour": COLOURS})
-    with caplog.at_level(logging.INFO):
-        prepare(LOG, out=tmp_path / "data", items=items)
-    assert "item table for the frame: 1 of 2 items of the log have features" in caplog.text

@@ -98,7 +98,6 @@ def test_a_condition_over_columns_of_the_items(
         ("kynd == 'shoe'", r"^where .*no column 'kynd'; did you mean 'kind'\?"),
         ("price <", "^where 'price <': cannot be read as SQL"),
         ("price > 100", "^where 'price > 100': holds for none of the 5 items"),
-        ("price + 1", "must be true or false for each row of the item table"),
     ],
 )
 def test_a_wrong_condition_is_refused_in_one_line(
@@ -173,7 +172,6 @@ def test_diversity_follows_its_definition(recommender: Recommender, log: Path) -
     [
         ({"diversity": 1.5}, "diversity=1.5: must be from 0 to 1"),
         ({"at_most": {"kynd": 2}}, "at_most: no column 'kynd' among"),
-        ({"at_most": {"kind": 0}}, "at_most: kind=0: at least 1"),
         ({"at_most": {"tags": 1}}, "at_most: tags=1: .* of single values"),
     ],
 )
@@ -206,13 +204,6 @@ def test_embeddings_of_histories_score_items_by_dot_products(tiny_dot_bundle: Mo
     found = table["embedding"].drop_nulls().to_numpy() @ items.T
     scores = recommender.score({"ann": HISTORIES["ann"], "bob": ["socks"]}, ITEMS["item_id"])
     np.testing.assert_allclose(found.ravel(), scores["score"].to_numpy(), atol=1e-5)
-
-
-def test_embeddings_of_histories_are_the_part_without_attention(recommender: Recommender) -> None:
-    (vector,) = recommender.embeddings([HISTORIES["ann"]])["embedding"].to_numpy()
-    boots = recommender.embeddings()["embedding"].to_numpy()[0]
-    why = recommender.explain(HISTORIES["ann"], "boots")
-    assert vector @ boots == pytest.approx(why["rest"][0], abs=1e-5)
 
 
 def test_the_command_writes_embeddings_in_three_formats(

@@ -130,18 +130,6 @@ def test_wrong_words(words: dict[str, Any], message: str, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_words_win_over_the_config(tmp_path: Path) -> None:
-    config = DataConfig(min_user_interactions=3, columns=Columns(user_id="customer"))
-    dataset = prepare(
-        FRAME, config, tmp_path / "out", user_minimum=2, item="sku", duplicates="first"
-    )
-    assert dataset.config.min_user_interactions == 2
-    assert dataset.config.duplicates == "first"
-    assert dataset.config.columns == Columns(
-        user_id="customer", item_id="sku", timestamp="bought_at"
-    )
-
-
 @pytest.fixture
 def terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -163,9 +151,6 @@ def test_the_options_of_prepare(terminal: Terminal, tmp_path: Path) -> None:
     assert row["rows_read"] == 9
     assert row["dropped"] == {"no item": 1, "where": 1, "since": 2, "min_user_interactions": 1}
     assert row["interactions"] == 4
-    status, out, _ = terminal(*words)
-    for part in ("no item: 1", "where: 1", "since: 2", "min_user_interactions: 1"):
-        assert part in " ".join(out.split())
 
 
 def test_a_name_that_is_neither_file_nor_dataset(terminal: Terminal) -> None:

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from recsys.config import Experiment, parse_experiment
 from recsys.data.features import Encoders
-from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.export.onnx import OnnxScorer, export_onnx
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.model.embeddings import VectorEmbeddings
@@ -109,9 +107,7 @@ def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -
     return write(tmp_path_factory.mktemp("bundle") / "b", experiment_of(), dataset)
 
 
-def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(
-    bundle: ModelBundle, dataset: PreparedDataset
-) -> None:
+def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(bundle: ModelBundle) -> None:
     assert "text" not in bundle.item_table.columns
     assert "kind" in bundle.item_table.columns
     with safe_open(bundle.path / "vectors.safetensors", framework="pt") as file:
@@ -121,18 +117,12 @@ def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(
     if maps.exists():
         assert str(bundle.path / "vectors.safetensors") in maps.read_text()
     assert torch.allclose(opened.vectors["text"].float(), V, atol=1e-3)
-    bought = np.bincount(dataset.histories("valid").items, minlength=6)
-    config = bundle.experiment.model
-    model = Catalogue.of(config, dataset).new_model(config, bought)
-    model.load_state_dict(opened.model.state_dict())
-    assert torch.equal(opened.model.items.table(), model.items.table())
 
 
 @pytest.mark.parametrize(
     "tensors",
     [
         {},
-        {"text": torch.zeros(5, 3).half()},
         {"text": torch.zeros(6, 3)},
         {"text": torch.zeros(6, 3).half(), "x": torch.zeros(1)},
     ],
@@ -173,12 +163,6 @@ def test_new_items_are_scored_by_their_vectors(
     assert torch.equal(model.items.table()[:6], recommender.bundle.model.items.table())
     scores = extended.score([HISTORY], NEW["item_id"].to_list())["score"].to_list()
     assert len(set(scores)) == 3
-    answer = extended.recommend([["shoes", "hat"]], k=8, seen="allow")
-    assert set(answer["item_id"]) == {*IDS, *NEW["item_id"]}
-    embeddings = extended.embeddings()
-    assert embeddings["embedding"].to_numpy() == pytest.approx(
-        model.items.table()[1:].detach().numpy(), abs=1e-6
-    )
 
 
 def test_new_items_that_are_refused(bundle: ModelBundle, tmp_path: Path) -> None:
@@ -187,7 +171,6 @@ def test_new_items_that_are_refused(bundle: ModelBundle, tmp_path: Path) -> None
     for rows, message in (
         ({"kind": ["shoe"]}, "no column 'text' among item_id, kind"),
         ({"text": [[1.0, 2.0]]}, "vector 'text': item 'x' has no 3 finite numbers"),
-        ({"text": [[1.0, 2.0, np.inf]]}, "vector 'text': item 'x' has no 3 finite numbers"),
         ({"text": ["[1, 2, 3]"]}, "vector 'text': must be a column of lists of floats, not of Str"),
     ):
         pl.DataFrame({"item_id": ["x"], **rows}).write_parquet(new)
@@ -195,13 +178,3 @@ def test_new_items_that_are_refused(bundle: ModelBundle, tmp_path: Path) -> None
             recommender.with_new_items(new)
         assert str(caught.value).startswith(f"{new}: ")
         assert message in str(caught.value)
-
-
-@pytest.mark.slow
-def test_an_export_has_the_projected_vectors(dataset: PreparedDataset, tmp_path: Path) -> None:
-    experiment = experiment_of(item_ids=False)
-    bundle = write(tmp_path / "b", experiment, dataset)
-    export_onnx(bundle, tmp_path / "onnx")
-    histories = Histories.from_lists([[1, 3], [5]])
-    found = OnnxScorer(tmp_path / "onnx", bundle.num_items, 3).score(histories)
-    assert torch.allclose(found, bundle.scorer.score(histories), atol=1e-5)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from recsys.config import NextItemConfig, TargetAttention, parse_experiment
-from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
@@ -110,22 +110,3 @@ def test_odd_arguments(argument: str, recommender: Recommender) -> None:
 def test_odd_paths(path: str) -> None:
     assert outcome(lambda: Recommender.load(path)) is not None
     assert outcome(lambda: prepare(path)) is not None
-
-
-@pytest.mark.parametrize("number", [2**63, -(2**64)])
-@pytest.mark.parametrize("column", ["user_id", "item_id", "timestamp", "odd"])
-def test_integers_of_more_than_64_bits(column: str, number: int, tmp_path: Path) -> None:
-    """They are refused or are text; never another number, and never missing."""
-    frame = LOG.with_columns(odd=1).to_pandas()
-    frame[column] = pd.Series([number] * len(LOG), dtype=object)
-    file = tmp_path / "log.jsonl"
-    rows = LOG.with_columns(odd=1).to_dicts()
-    file.write_text("\n".join(str(row | {column: number}).replace("'", '"') for row in rows))
-    for source in (frame, file):
-        out = tmp_path / type(source).__name__
-        if outcome(lambda: prepare(source, out=out, keep=["odd"])) is None:  # noqa: B023
-            read = pl.read_parquet(out / "interactions.parquet")["odd"].cast(pl.String)
-            dataset = PreparedDataset.open(out)
-            kept = {"user_id": dataset.user_ids, "item_id": dataset.vocabulary.ids, "odd": read}
-            texts = {str(number)} | ({str(float(number))} if column == "odd" else set())
-            assert set(kept[column].cast(pl.String)) <= texts

@@ -15,9 +15,7 @@ import torch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol
-from recsys.shop.simulation import make_shop
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
-from tests.faults.commands import finish
 
 ROWS = 400_000
 
@@ -66,21 +64,3 @@ def test_the_old_dataset_is_kept(small: Path) -> None:
     with pytest.raises(InputError, match="the disk is full"):
         write_log(small / "out")
     assert PreparedDataset.open(small / "out").num_users == 1
-
-
-@pytest.mark.slow
-def test_an_automatic_run_goes_on_once_there_is_room(small: Path, tmp_path: Path) -> None:
-    """The disk is full in turn for the store, the dataset and the race."""
-    make_shop(seed=0, num_customers=300).interactions.write_csv(tmp_path / "log.csv")
-    command = ["run", str(tmp_path / "log.csv"), "--preset", "fast", "--time-limit", "20s"]
-    for size in ("200k", "1m", "1500k"):
-        subprocess.run(["mount", "-o", f"remount,size={size}", small], check=True)
-        code, printed = finish(small, command)
-        assert code == 2, printed
-        error = printed[printed.index("error: ") :].rstrip("\n")
-        assert error.endswith("the disk is full")
-        assert "\n" not in error
-    subprocess.run(["mount", "-o", "remount,size=64m", small], check=True)
-    code, printed = finish(small, command)
-    assert code == 0, printed
-    assert (small / "runs" / "log" / "report.html").exists()

@@ -6,12 +6,8 @@ The disk is an ext4 file system in a file, of which snapshots are taken.
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +16,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-import yaml
 from mlflow import MlflowClient
 
 from recsys.config import DataConfig, parse_experiment
@@ -191,46 +186,3 @@ def test_a_training_is_on_the_disk_before_its_checkpoint_is_deleted(
                 assert saved == (artifacts / name).read_bytes()
             logged = MlflowClient(f"sqlite:///{folder}/mlflow.db").get_run(run.run_id)
             assert logged.data.metrics["test/ndcg_at_5"] == run.test["ndcg_at_5"].mean
-
-
-@pytest.mark.soak
-def test_a_training_survives_power_cuts_at_random_moments(disk: Disk) -> None:
-    """Each snapshot is whole, and the same command ends the training there."""
-    tree = {
-        "name": "mine",
-        "model": {"embedding_dim": 8, "num_blocks": 1, "feed_forward_dim": 8},
-        "training": {"max_epochs": 20, "checkpoint_minutes": 0.001},
-        "evaluation": {"cutoffs": [5]},
-    }
-    prepare(LOG, DataConfig(), disk.folder / "data" / "log")
-    (disk.folder / "mine.yaml").write_text(yaml.safe_dump(tree))
-    subprocess.run(["sync"], check=True)
-    command = [sys.executable, "-m", "recsys", "train", "mine.yaml", "--data", "data/log"]
-    chance = random.Random(0)  # noqa: S311 - no secret
-    process = subprocess.Popen(command, cwd=disk.folder, stderr=subprocess.DEVNULL)
-    for _ in range(int(os.environ.get("POWER_CUTS", "20"))):
-        time.sleep(chance.uniform(0, 4))
-        if process.poll() is not None:
-            assert process.returncode == 0
-            process = subprocess.Popen(command, cwd=disk.folder, stderr=subprocess.DEVNULL)
-            time.sleep(chance.uniform(0, 12))
-        process.send_signal(signal.SIGSTOP)
-        snapshot = disk.cut()
-        process.send_signal(signal.SIGCONT)
-        with disk.after(snapshot) as folder:
-            PreparedDataset.open(folder / "data" / "log")
-            if (folder / "runs" / "mine").exists():
-                ModelBundle.open(folder / "runs" / "mine")
-            # A checkpoint names its store: the snapshot takes the place of the disk for a moment.
-            there = 'mount --bind "$0" "$1" && cd "$1" && shift && exec "$@"'
-            ended = subprocess.run(
-                ["unshare", "--mount", "sh", "-c", there, folder, disk.folder, *command],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert ended.returncode == 0, ended.stderr
-            ModelBundle.open(folder / "runs" / "mine")
-        snapshot.unlink()
-    process.kill()
-    process.wait()

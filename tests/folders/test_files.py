@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recsys.errors import InputError
-from recsys.folders.atomic import new_file, new_folder, recover
+from recsys.folders.atomic import new_file, new_folder
 
 
 def fill(path: Path, text: str) -> None:
@@ -65,16 +65,6 @@ def test_what_a_killed_writer_left_is_deleted_and_a_live_one_is_left_alone(tmp_p
         assert live.is_dir()
     assert (tmp_path / "out" / "a.txt").read_text() == "live"
     assert {path.name for path in tmp_path.iterdir()} == {"out", mine.name}
-
-
-def test_a_kill_between_two_renames_is_undone(tmp_path: Path) -> None:
-    work = tmp_path / ".out.abcdefgh.writing"
-    for name in ("old", "new"):
-        (work / name).mkdir(parents=True)
-        (work / name / "a.txt").write_text(name)
-    recover(tmp_path / "out")
-    assert (tmp_path / "out" / "a.txt").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_new_parents_and_files(tmp_path: Path) -> None:
