@@ -90,17 +90,9 @@ def show_comparison(comparison: Comparison) -> None:
 
 def show_segments(comparison: Comparison, column: str) -> None:
     """Print a table with one line per segment and run; see `Comparison.by_segment`."""
-    from recsys.evaluation.metrics import Interval  # noqa: PLC0415
-    from recsys.reports.comparison import how_measured, title, with_interval  # noqa: PLC0415
+    from recsys.reports.comparison import how_measured  # noqa: PLC0415
 
-    rows = comparison.by_segment(column).to_dicts()
-    if not AS_JSON.get():
-        for row in rows:
-            row[column] = "unknown" if row[column] is None else row[column]
-            for name in [name.removesuffix("_low") for name in row if name.endswith("_low")]:
-                interval = Interval(row.pop(name), row.pop(f"{name}_low"), row.pop(f"{name}_high"))
-                row[title(name)] = with_interval(interval)
-    show_rows(rows)
+    show_rows(comparison.by_segment(column).to_dicts())
     say(how_measured(comparison))
 
 

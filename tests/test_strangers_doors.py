@@ -85,7 +85,7 @@ def test_runs_of_other_samples_are_compared_on_their_common_targets(command: Com
     with pytest.raises(recsys.InputError, match="differ in protocol.seen"):
         recsys.compare(["popular", "filtered"])
     said = command("compare --report comparison")
-    assert re.search(r"left out, for another protocol\.seen than .* the latest run: filtered", said)
+    assert re.search(r"left out, of other data or protocol than .*: filtered", said)
     assert "only the targets that all of these runs ranked" in said
 
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 import recsys
 from recsys import PreparedDataset
+from recsys.reports.statistics import paired_difference
 from tests.small_models import HISTORIES, LOG, train
 
 if TYPE_CHECKING:
     from recsys.experiments.results import Run
-from recsys.reports.statistics import paired_difference
 
 # --- Splits --------------------------------------------------------------------------------------
 

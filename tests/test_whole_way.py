@@ -150,61 +150,6 @@ def test_two_stages_and_the_targets_they_miss(terminal: Terminal, trained: dict[
 
 
 @pytest.mark.slow
-def test_features_of_items_interactions_and_users_are_read(terminal: Terminal) -> None:
-    """The model is refitted and has a count ensemble; histories come from a dataset or a file."""
-    log = pl.read_csv("purchases.csv").with_columns(rating=pl.int_range(pl.len()) % 5)
-    log.write_csv("rated.csv")
-    users = log.select(user_id=pl.col("customer").unique().sort())
-    users.with_columns(age=20 + pl.int_range(pl.len()) % 3).write_csv("users.csv")
-    products = make_shop(seed=0, num_customers=150).products
-    products.with_columns(price=pl.int_range(pl.len())).write_csv("products.csv")
-    tables = ("--keep", "rating", "--users", "users.csv", "--items", "products.csv")
-    terminal.json("prepare", "rated.csv", *COLUMNS, *tables, "--out", "data/rated")
-    data = ("--data", "data/rated")
-    words = ("train", "small.yaml", *data, "--set", "count_ensemble={}", "--set", "name=reads")
-    reads = (
-        *("--set", "model.interaction_features=[{kind: number, column: rating}]"),
-        *("--set", "model.user_features=[age]"),
-        *("--set", "model.item_features=[category, {kind: number, column: price}]"),
-    )
-    (trained,) = terminal.json(*words, *reads)
-    rows = terminal.json("evaluate", trained["bundle"], *data)
-    figures = {row["metric"]: row["mean"] for row in rows}
-    assert figures["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
-
-    Path("new.csv").write_text("item_id,category,price\nN1,Kitchen,12.5\nN2,Garden,\n")
-    query = ("recommend", trained["bundle"], "--user", USER, *data)
-    count = pl.read_parquet("data/rated/items.parquet").height + 2
-    every = terminal.json(*query, "-k", str(count), "--new-items", "new.csv")
-    assert {"N1", "N2"} < {row["item_id"] for row in every}
-    mine = log.join(pl.read_csv("users.csv"), left_on="customer", right_on="user_id")
-    mine.filter(pl.col("customer") == USER).write_csv("mine.csv")
-    Path("pairs.csv").write_text(f"user_id,item_id\n{USER},N1\n")
-    (scored,) = terminal.json(
-        "score", trained["bundle"], "mine.csv", "pairs.csv", "--new-items", "new.csv"
-    )
-    by_item = {row["item_id"]: row["score"] for row in every}
-    assert scored["score"] == pytest.approx(by_item["N1"], abs=1e-4)
-
-    expected = terminal.json(*query)
-    found = terminal.json("recommend", trained["bundle"], "mine.csv")
-    assert [row["item_id"] for row in found] == [row["item_id"] for row in expected]
-    parts = terminal.json("explain", *query[1:], "--item", expected[0]["item_id"])
-    whole = sum(row["contribution"] for row in parts) + parts[0]["rest"]
-    assert whole == pytest.approx(expected[0]["score"], abs=1e-4)
-    for wrong, message in (
-        ((*words, "--set", "model.item_features=[brand]"), "category 'brand': no such column"),
-        ((*words, "--set", "model.interaction_features=[action]"), "no such column among rating"),
-        (
-            (*words, "--set", "model={kind: masked_item, item_features: [category]}"),
-            "item_features: unknown key",
-        ),
-        (("recommend", trained["bundle"], "rated.csv"), "rated.csv: no column 'age' among"),
-    ):
-        refuse(terminal, wrong, message)
-
-
-@pytest.mark.slow
 def test_generate_writes_lists(terminal: Terminal) -> None:
     model = "model={kind: sequence_to_sequence, embedding_dim: 16, max_generated: 6}"
     split = "data.split={kind: leave_last_out, targets: 3}"

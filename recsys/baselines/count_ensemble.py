@@ -12,10 +12,9 @@ import os
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from recsys.baselines.counts import item_counts
+from recsys.baselines.counts import Floats, Tokens, item_counts
 from recsys.baselines.popularity import Popularity, RepeatCounts
 from recsys.baselines.saved import finite, opened, read_counts, save_counts
 from recsys.baselines.transitions import PCTM
@@ -82,17 +81,17 @@ class CountEnsemble:
         matrix = extended.log_counts + csr_array(new, shape=pairs.shape)
         return replace(self, counts=replace(extended, log_counts=matrix, log_popularity=popularity))
 
-    def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
+    def contributions(self, items: Tokens, candidate: int) -> Floats:
         """Return what each item of a history [L] adds to the score of a candidate [L]."""
         same = items == candidate
         repeated = same * (math.log1p(same.sum()) / max(same.sum(), 1))
         followed = self.counts.contributions(items, candidate)
-        total: NDArray[np.float64] = self.weight * followed + self.repeat_weight * repeated
+        total: Floats = self.weight * followed + self.repeat_weight * repeated
         return total
 
-    def for_all(self, candidates: NDArray[np.int32]) -> NDArray[np.float64]:
+    def for_all(self, candidates: Tokens) -> Floats:
         """Return what is added to the scores of candidates [C] whatever the history."""
-        added: NDArray[np.float64] = self.recent_weight * self.counts.log_popularity[candidates]
+        added: Floats = self.recent_weight * self.counts.log_popularity[candidates]
         return added
 
     def items_read(self, model: int) -> int | None:

@@ -14,6 +14,8 @@ from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
     CountScorer,
+    Floats,
+    Tokens,
     ages,
     item_counts,
     pick_candidates,
@@ -52,7 +54,7 @@ class ItemKNN(CountScorer):
 
     similarities: csr_array
     """Cosines by item tokens [h, a]; only those of the nearest items are stored."""
-    counts: NDArray[np.float64]
+    counts: Floats
     settings: ItemKNNSettings
 
     @classmethod
@@ -74,9 +76,7 @@ class ItemKNN(CountScorer):
         similarities.eliminate_zeros()
         return cls(similarities, item_counts(histories, num_items), settings)
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         weights = self.settings.decay ** ages(histories).astype(np.float64)
         return summed_votes(histories, weights, self.similarities, candidates)
@@ -102,7 +102,7 @@ class EASE(CountScorer):
 
     weights: NDArray[np.float32]
     """B, by item tokens [I + 1, I + 1]."""
-    counts: NDArray[np.float64]
+    counts: Floats
 
     @classmethod
     def fit(
@@ -128,9 +128,7 @@ class EASE(CountScorer):
         np.fill_diagonal(weights, 0)
         return cls(weights, item_counts(histories, num_items))
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         # In float32 like the weights, which scipy would otherwise convert for each batch of users.
         has = user_items(histories, self.num_items).astype(np.float32)
@@ -170,9 +168,9 @@ class MatrixFactorisation(CountScorer):
     (Nikolakopoulos et al., 2019) and a recency decay.
     """
 
-    item_vectors: NDArray[np.float64]
+    item_vectors: Floats
     """v, by item token [I + 1, D]."""
-    counts: NDArray[np.float64]
+    counts: Floats
     settings: MatrixFactorisationSettings
 
     @classmethod
@@ -199,9 +197,7 @@ class MatrixFactorisation(CountScorer):
         vectors = svd.components_[real].T * singular[real] ** settings.spectrum_power
         return cls(vectors, item_counts(histories, num_items), settings)
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         weights = self.settings.decay ** ages(histories).astype(np.float64)
         users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors

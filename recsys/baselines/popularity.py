@@ -7,10 +7,11 @@ from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from recsys.baselines.counts import (
     CountScorer,
+    Floats,
+    Tokens,
     ages,
     as_scores,
     item_counts,
@@ -26,16 +27,14 @@ from recsys.data.prepared import Part, PreparedDataset
 class Popularity(CountScorer):
     """Scores an item by how often it occurs in the training histories, for every user."""
 
-    counts: NDArray[np.float64]
+    counts: Floats
 
     @classmethod
     def fit(cls, histories: Histories, num_items: int) -> Self:
         """Count the items of the training histories."""
         return cls(item_counts(histories, num_items))
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         if candidates is None:
             return np.tile(self.counts, (len(histories), 1))
@@ -58,10 +57,10 @@ def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Hi
     return Histories.from_spans(dataset.items, starts + old[ends] - old[starts], ends)
 
 
-def log_popularity(histories: Histories, num_items: int) -> NDArray[np.float64]:
+def log_popularity(histories: Histories, num_items: int) -> Floats:
     """Return log p of each item [I + 1], its share of the interactions, with one more of each."""
     counts = 1 + item_counts(histories, num_items)
-    logs: NDArray[np.float64] = np.log(counts / counts[1:].sum())
+    logs: Floats = np.log(counts / counts[1:].sum())
     return logs
 
 
@@ -74,14 +73,12 @@ class PersonalFrequency(Popularity):
     """
 
     @property
-    def popularity(self) -> NDArray[np.float64]:
+    def popularity(self) -> Floats:
         """At most 1/2 [I + 1]: less than one purchase, even after rounding to float32."""
-        scaled: NDArray[np.float64] = self.counts / (2 * max(self.counts.max(), 1))
+        scaled: Floats = self.counts / (2 * max(self.counts.max(), 1))
         return scaled
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         own = user_values(weighted_histories(histories, 1.0, self.num_items), candidates)
         return own + item_values(self.popularity, candidates)
@@ -94,9 +91,7 @@ class RepeatLast(PersonalFrequency):
     The oldest item of a history scores 1, the next one 2 and so on, popularity at most 1/2.
     """
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         position = (histories.lengths[histories.users] - ages(histories)).astype(np.float64)
         pairs = histories.users * (self.num_items + 1) + histories.items
@@ -114,15 +109,11 @@ class RepeatCounts:
 
     num_items: int
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         own = user_values(weighted_histories(histories, 1.0, self.num_items), candidates)
         return np.log1p(own)
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Tokens | None = None) -> torch.Tensor:
         """See `Scorer.score`."""
         return as_scores(self.scores_of(histories, candidates), candidates)

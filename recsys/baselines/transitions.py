@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
     CountScorer,
+    Floats,
+    Tokens,
     ages,
     item_counts,
     item_values,
@@ -34,7 +35,7 @@ class MarkovChain(CountScorer):
 
     followers: csr_array
     """How often a directly followed b, by item tokens [b, a]."""
-    counts: NDArray[np.float64]
+    counts: Floats
 
     @classmethod
     def fit(cls, histories: Histories, num_items: int) -> MarkovChain:
@@ -42,9 +43,7 @@ class MarkovChain(CountScorer):
         followers = transitions(histories, num_items, np.ones(1))
         return cls(followers, item_counts(histories, num_items))
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         last = histories.latest(1)
         return summed_votes(last, np.ones(len(last.items)), self.followers, candidates)
@@ -109,7 +108,7 @@ class PCTM(CountScorer):
 
     log_counts: csr_array
     """E, by item tokens [b, a]."""
-    log_popularity: NDArray[np.float64]
+    log_popularity: Floats
     """log p, by item token [I + 1]."""
     settings: PCTMSettings
 
@@ -130,11 +129,11 @@ class PCTM(CountScorer):
         return cls(log_counts, popular, settings)
 
     @property
-    def popularity(self) -> NDArray[np.float64]:
-        """The scores of an empty history, by item token [I + 1]."""
+    def popularity(self) -> Floats:
+        """See `CountScorer.popularity`."""
         return self.log_popularity
 
-    def contributions(self, items: NDArray[np.int32], candidate: int) -> NDArray[np.float64]:
+    def contributions(self, items: Tokens, candidate: int) -> Floats:
         """Return what each vote of a history [L], oldest first, adds to a candidate's score [L]."""
         read = Histories.from_lists([items]).latest(self.settings.history_length)
         added = np.zeros(len(items))
@@ -142,9 +141,7 @@ class PCTM(CountScorer):
         added[len(items) - len(read.items) :] = self._weights(read) * votes
         return added
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         read = histories.latest(self.settings.history_length)
         scores = summed_votes(read, self._weights(read), self.log_counts, candidates)
@@ -154,7 +151,7 @@ class PCTM(CountScorer):
             scores += self.settings.repeats * repeats
         return scores
 
-    def _weights(self, histories: Histories) -> NDArray[np.float64]:
+    def _weights(self, histories: Histories) -> Floats:
         """Return the weight of each entry of the histories [N]; they sum to 1 over a history."""
         age, recent = ages(histories), self.settings.recent
         decayed = self.settings.recent_decay ** np.arange(recent)
@@ -209,7 +206,7 @@ class SequentialRules(CountScorer):
 
     rules: csr_array
     """R, by item tokens [b, a]."""
-    counts: NDArray[np.float64]
+    counts: Floats
     settings: SequentialRulesSettings
 
     @classmethod
@@ -231,9 +228,7 @@ class SequentialRules(CountScorer):
             rules = _strongest(rules, settings.best)
         return cls(rules, item_counts(histories, num_items), settings)
 
-    def scores_of(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> NDArray[np.float64]:
+    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         """See `CountScorer.scores_of`."""
         read = histories.latest(self.settings.history_length)
         weights = (1.0 + ages(read).astype(np.float64)) ** -self.settings.history_power
@@ -255,7 +250,7 @@ def _strongest(rules: csr_array, best: int) -> csr_array:
     return csr_array((rules.data[kept], rules.indices[kept], ends), shape=rules.shape)
 
 
-def _rarity(histories: Histories, num_items: int) -> NDArray[np.float64]:
+def _rarity(histories: Histories, num_items: int) -> Floats:
     """Return log(users / users of the item), scaled to 0 ... 1 over items that occur [I + 1]."""
     users = np.bincount(user_items(histories, num_items).indices, minlength=num_items + 1)
     rarity = -np.log(np.maximum(users, 1))
@@ -263,5 +258,5 @@ def _rarity(histories: Histories, num_items: int) -> NDArray[np.float64]:
     low, high = occurs.min(initial=np.inf), occurs.max(initial=-np.inf)
     if not low < high:
         return np.ones(num_items + 1)
-    scaled: NDArray[np.float64] = (rarity - low) / (high - low)
+    scaled: Floats = (rarity - low) / (high - low)
     return scaled

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from recsys.baselines.neighbours import (
     EASE,
@@ -37,36 +37,35 @@ from recsys.data.splits import Holdout
 from recsys.evaluation.tables import evaluate
 from recsys.inference.scorer import Scorer, Seen
 
-S = TypeVar("S")
 _NEWEST = 0.02
 """The share of the interactions whose popularity joins transitions and repeats."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial(Generic[S]):
+class Trial:
     """Settings that were tried on validation."""
 
-    settings: S
+    settings: Any
     ndcg_at_10: float
     seconds: float
     """Of fitting it, and ranking the validation targets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline(Generic[S]):
+class Baseline:
     """A function that fits a scorer, and the settings that validation chooses from."""
 
-    fit: Callable[[PreparedDataset, Part, S], Scorer]
+    fit: Callable[[PreparedDataset, Part, Any], Scorer]
     """Fits a scorer on all interactions before a part of the split."""
     kind: type[Any]
     """The class of the scorer."""
-    grid: Sequence[S]
+    grid: Sequence[Any]
     """The settings to try; ties go to the first."""
-    published: Mapping[str, S] = field(default_factory=dict)
+    published: Mapping[str, Any] = field(default_factory=dict)
     """Settings of published results, by named dataset; under the published protocol they are used
     without tuning."""
 
-    def choose(self, dataset: PreparedDataset, seen: Seen) -> S:
+    def choose(self, dataset: PreparedDataset, seen: Seen) -> Any:
         """Return the settings with the best validation NDCG@10, fitted on the training part."""
         candidates, holdout = self._candidates(dataset, seen), dataset.holdout("valid")
         if len(candidates) == 1 or not len(holdout.targets):
@@ -79,12 +78,12 @@ class Baseline(Generic[S]):
         holdout: Holdout,
         seen: Seen,
         enough: Callable[[], bool] = lambda: False,
-    ) -> Trial[S]:
+    ) -> Trial:
         """Return the best settings, as `choose` does, for the given validation targets.
 
         ``enough`` is asked after each setting: the rest of the grid is not tried then.
         """
-        trials: list[Trial[S]] = []
+        trials: list[Trial] = []
         for settings in self._candidates(dataset, seen):
             if trials and enough():
                 break
@@ -94,7 +93,7 @@ class Baseline(Generic[S]):
             trials.append(Trial(settings, ndcg, time.perf_counter() - started))
         return max(trials, key=lambda trial: trial.ndcg_at_10)
 
-    def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[S]:
+    def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[Any]:
         """Return the settings to choose from: the published ones under the published protocol."""
         published, location = dataset.manifest.origin, {"source", "mirror", "columns"}
         settings = dataset.config.model_dump(exclude=location)
@@ -121,11 +120,11 @@ def _transitions_and_repeats(data: PreparedDataset, before: Part, settings: PCTM
 
 
 def _counted(
-    kind: type[Any], grid: Sequence[S | None] = (None,), published: Mapping[str, S] | None = None
-) -> Baseline[S | None]:
+    kind: type[Any], grid: Sequence[Any] = (None,), published: Mapping[str, Any] | None = None
+) -> Baseline:
     """Return the baseline of a class, which is fitted on histories; without a grid no settings."""
 
-    def fit(data: PreparedDataset, before: Part, settings: S | None) -> Scorer:
+    def fit(data: PreparedDataset, before: Part, settings: Any) -> Scorer:
         words = data.histories(before), data.num_items
         scorer: Scorer = kind.fit(*words) if settings is None else kind.fit(*words, settings)
         return scorer
@@ -133,12 +132,10 @@ def _counted(
     return Baseline(fit, kind, grid, published or {})
 
 
-BASELINES: dict[str, Baseline[Any]] = {
+BASELINES: dict[str, Baseline] = {
     "popularity": _counted(Popularity),
     "recent_popularity": Baseline(
-        _recent_popularity,
-        Popularity,
-        [RecentWindow(share) for share in (0.2, 0.5, 0.1, 0.05, 0.02)],
+        _recent_popularity, Popularity, [*map(RecentWindow, (0.2, 0.5, 0.1, 0.05, 0.02))]
     ),
     "repeat_last": _counted(RepeatLast),
     "personal_frequency": _counted(PersonalFrequency),
@@ -159,11 +156,7 @@ BASELINES: dict[str, Baseline[Any]] = {
         ],
     ),
     "item_knn": _counted(
-        ItemKNN,
-        [
-            ItemKNNSettings(neighbours, decay)
-            for neighbours, decay in product((100, 500), (0.5, 0.8, 1.0))
-        ],
+        ItemKNN, [ItemKNNSettings(*pair) for pair in product((100, 500), (0.5, 0.8, 1.0))]
     ),
     "ease": _counted(EASE, [EASESettings(l2) for l2 in (300, 100, 1_000)]),
     "matrix_factorisation": _counted(

@@ -8,7 +8,7 @@ import signal
 import sys
 
 # Importing a module registers its commands.
-from recsys.cli import answers, compare, deploy, start, train  # noqa: F401
+from recsys.cli import answers, deploy, start, train  # noqa: F401
 from recsys.cli.options import PANELS, app
 from recsys.errors import InputError, Terminated, install_hint, terminate
 from recsys.progress import log_handler

@@ -263,11 +263,16 @@ class LogOptions(NamedTuple):
 # --- What options mean ---------------------------------------------------------------------------
 
 
+def with_uri(overrides: Sequence[str] | None, uri: str | None) -> list[str]:
+    """Return the changes of --set, and that of --tracking-uri."""
+    return [*(overrides or []), *([] if uri is None else [f"tracking.uri={uri}"])]
+
+
 def read_experiment(
     config: str | None, overrides: Sequence[str] | None, uri: str | None = None
 ) -> Experiment:
     """Read the experiment of a config, or the defaults if None, and apply the overrides."""
-    changes = [*(overrides or []), *([] if uri is None else [f"tracking.uri={uri}"])]
+    changes = with_uri(overrides, uri)
     return load_experiment(config, changes) if config else parse_experiment({}, changes, "--set")
 
 
@@ -326,24 +331,6 @@ def open_bundle(bundle: Path) -> ModelBundle:
     from recsys.serving.bundle import ModelBundle
 
     return ModelBundle.open(bundle_folder(bundle))
-
-
-def open_beside(
-    bundle: Path, data: Path, part: Literal["valid", "test"]
-) -> tuple[ModelBundle, PreparedDataset]:
-    """Open a bundle, on the GPU if there is one, and the dataset to evaluate it on.
-
-    The dataset has the item tokens of the model: see `for_evaluation`.
-
-    Raises:
-        InputError: one cannot be opened, or the bundle may not be evaluated on the dataset.
-    """
-    from recsys.serving.bundle import for_evaluation
-
-    opened = open_bundle(bundle)
-    dataset = for_evaluation(opened, PreparedDataset.open(data), part)
-    opened.use_gpu()
-    return opened, dataset
 
 
 def check_gpu() -> None:

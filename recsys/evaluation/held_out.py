@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import (
@@ -21,7 +22,6 @@ from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.catalogue_metrics import catalogue_metrics
-from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables import (
     NextListTable,
     RankTable,
@@ -141,6 +141,46 @@ def evaluate_held_out(
     best = top_k_table(items, values, holdout, part, num_items, seen)
     metrics = catalogue_metrics(best, dataset, histories, config.cutoffs)
     return HeldOut(table(ranks), best, metrics, None if added is None else table(ranks_alone))
+
+
+# --- Segments of targets --------------------------------------------------------------------------
+
+_HISTORY = {1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
+"""The name of each bucket of history lengths, by the length it starts at."""
+SEGMENTS = {
+    "history": "length of the history",
+    "purchase": "repeat (the item is in the history) or new",
+    "popularity_decile": "decile of the target's popularity, 1 the most popular",
+}
+"""The columns that `with_segments` adds, with their meanings."""
+
+
+def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) -> RankTable:
+    """Return the table with the columns of `SEGMENTS`: comparing by segment then needs no data.
+
+    The rows are the targets of the holdout. Popularity counts the interactions before the part of
+    the split; items of equal popularity are ordered by item token.
+    """
+    histories, rows, num_items = holdout.histories, holdout.history_rows, dataset.num_items
+    seen = np.unique(histories.users * (num_items + 1) + histories.items)
+    repeated = np.isin(rows * (num_items + 1) + holdout.targets, seen)
+    bought = dataset.histories(table.protocol.part).items
+    most_popular = np.argsort(-np.bincount(bought, minlength=num_items + 1)[1:], kind="stable")
+    deciles = np.zeros(num_items + 1, dtype=np.int8)
+    deciles[1 + most_popular] = 1 + np.arange(num_items) * 10 // num_items
+    history = np.searchsorted([*_HISTORY], histories.lengths[rows], side="right") - 1
+    frame = table.frame.with_columns(
+        history=_labels(history, [*_HISTORY.values()]),
+        purchase=_labels(repeated, ["new", "repeat"]),
+        popularity_decile=pl.Series(deciles[holdout.targets]),
+    )
+    return RankTable(frame, table.protocol)
+
+
+def _labels(numbers: NDArray[np.int64 | np.bool_], labels: Sequence[str]) -> pl.Series:
+    """Turn numbers into labels that keep their order; null for -1."""
+    texts = [None if number < 0 else labels[number] for number in numbers.tolist()]
+    return pl.Series(texts, dtype=pl.Enum(labels))
 
 
 # --- Lists of next purchases ----------------------------------------------------------------------

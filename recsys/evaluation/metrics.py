@@ -297,24 +297,15 @@ def _positions_of_items(lists: NDArray[np.int32], num_items: int) -> NDArray[np.
     return np.bincount(lists[lists != PAD], minlength=num_items + 1)[1:]
 
 
-TOP_K_METRICS: Mapping[str, Callable[[NDArray[np.int32], int], float]] = {
-    "coverage": coverage,
-    "gini": gini,
-}
-"""The metrics of all lists together [N, k] and the size of the catalogue, by name."""
-
-
 # --- All metrics by name --------------------------------------------------------------------------
 
-Source = Literal["ranks", "next_lists", "top_k", "logged"]
-"""The rank table, the next-list table, the top-k table, or the metrics that a run logged."""
+Source = Literal["ranks", "next_lists", "logged"]
+"""The rank table, the next-list table, or the metrics that a run logged."""
 SOURCES: Mapping[str, Source] = {
     **dict.fromkeys(RANK_METRICS, "ranks"),
     **dict.fromkeys(NEXT_LIST_METRICS, "next_lists"),
-    **dict.fromkeys(TOP_K_METRICS, "top_k"),
-    # What needs the popularity or the categories of the items, which no table of a run holds, is
-    # computed where the dataset is (`catalogue_metrics`), and compared as it was logged.
-    **dict.fromkeys(("novelty", "popularity_lift", "diversity"), "logged"),
+    # Those of all lists together are computed where the dataset is (`catalogue_metrics`).
+    **dict.fromkeys(("coverage", "gini", "novelty", "popularity_lift", "diversity"), "logged"),
 }
 """The source of every kind of metric."""
 

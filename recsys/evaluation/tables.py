@@ -23,11 +23,9 @@ from recsys.data.splits import Holdout, NextPurchases
 from recsys.errors import InputError
 from recsys.evaluation.candidates import CATALOGUE, Candidates
 from recsys.evaluation.metrics import (
-    TOP_K_METRICS,
     Interval,
     bootstrap_means,
     next_list_metrics,
-    split_name,
     summarise,
     user_values,
 )
@@ -288,17 +286,6 @@ class TopKTable(SavedTable):
             self.frame["items"].list.to_array(self.protocol.length).to_numpy()
         )
         return items
-
-    def value(self, metric: str) -> float:
-        """Return one metric of all lists together, e.g. ``coverage_at_10``.
-
-        Raises:
-            InputError: there is no such metric, or the lists are shorter than its cut-off.
-        """
-        kind, k = split_name(metric, TOP_K_METRICS)
-        if k is not None and k > self.protocol.length:
-            raise InputError(f"metric {metric!r}: the lists have {self.protocol.length} items")
-        return TOP_K_METRICS[kind](self.items[:, :k], self.protocol.num_items)
 
 
 def next_list_table(

@@ -23,8 +23,8 @@ from recsys.evaluation.held_out import (
     evaluate_held_out,
     evaluate_lists,
     next_list_length,
+    with_segments,
 )
-from recsys.evaluation.segments import with_segments
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.baselines import fit_baseline_bundle
 from recsys.experiments.count_weights import fit_count_ensemble

@@ -80,14 +80,8 @@ class Style(NamedTuple):
     stroke: str
 
 
-def styles_by_merit(count: int) -> list[Style]:
-    """Give runs their styles, the best first; after 28 they repeat.
-
-    >>> styles_by_merit(8)[7]
-    Style(colour='#8d59f8', marker='s', stroke='--')
-    """
-    styles = [Style(light, *form) for form in _FORMS for light, _ in RUNS]
-    return [styles[place % len(styles)] for place in range(count)]
+STYLES = [Style(light, *form) for form in _FORMS for light, _ in RUNS]
+"""The styles of runs, the best first; after 28 they repeat."""
 
 
 class Chart(NamedTuple):

@@ -129,7 +129,7 @@ class ComparedRun:
         return {metric: intervals[metric] for metric in per_user}
 
     def where(self, column: str, segment: object) -> ComparedRun:
-        """Return the same runs on the targets of one segment; see `recsys.evaluation.segments`."""
+        """Return the same runs on the targets of one segment; see `with_segments`."""
         same = pl.col(column).eq_missing(pl.lit(segment))
         runs = [
             replace(run, ranks=replace(run.ranks, frame=run.ranks.frame.filter(same)))
@@ -211,7 +211,7 @@ class Comparison:
         M_low, M_high``, over the users with targets in the segment.
 
         Args:
-            column: a segment column of the rank tables, see `recsys.evaluation.segments`.
+            column: a segment column of the rank tables, see `with_segments`.
         """
         metrics = [metric for metric in self.metrics if source_of(metric) == "ranks"]
         if not metrics:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import cycle
 from pathlib import Path
 
 from recsys.errors import InputError, printable
+from recsys.evaluation.held_out import SEGMENTS
 from recsys.evaluation.metrics import Interval
-from recsys.evaluation.segments import SEGMENTS
 from recsys.folders.atomic import new_folder
 from recsys.reports.charts import (
+    STYLES,
     Chart,
     ForestRow,
     Style,
@@ -18,7 +20,6 @@ from recsys.reports.charts import (
     chart,
     forest,
     new_axes,
-    styles_by_merit,
 )
 from recsys.reports.comparison import (
     HEADLINE,
@@ -106,8 +107,7 @@ def _lead(comparison: Comparison) -> str:
 
 def styled(comparison: Comparison) -> list[tuple[ComparedRun, Style]]:
     """Return the runs in the order of merit, with the style that each has everywhere on a page."""
-    rows = comparison.by_merit()
-    return list(zip(rows, styles_by_merit(len(rows)), strict=True))
+    return list(zip(comparison.by_merit(), cycle(STYLES), strict=False))
 
 
 def forests(comparison: Comparison) -> list[Chart]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.metrics import user_means
 from recsys.evaluation.tables import RankTable
 from recsys.folders.atomic import new_file
-from recsys.reports.charts import BROKEN, Chart, add_line, chart, new_axes, styles_by_merit
+from recsys.reports.charts import BROKEN, STYLES, Chart, add_line, chart, new_axes
 from recsys.reports.comparison import (
     HEADLINE,
     Comparison,
@@ -34,7 +35,6 @@ from recsys.reports.comparison import (
 )
 from recsys.reports.comparison_page import draw_segments, every_number, forests
 from recsys.reports.pages import Cell, Section, Table, render
-from recsys.reports.statistics import ALPHA, PairedResult
 from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import UserHistories
@@ -172,7 +172,7 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
     minutes = max(racer.points[-1].seconds for racer in trained) > 180
     unit = "minutes" if minutes else "seconds"
     axes = new_axes(f"{unit} of training", "NDCG@10 on validation")
-    for racer, style in zip(trained, styles_by_merit(len(trained)), strict=True):
+    for racer, style in zip(trained, cycle(STYLES), strict=False):
         times = [point.seconds / (60 if minutes else 1) for point in racer.points]
         values = [point.ndcg for point in racer.points]
         add_line(axes, racer.name, times, values, style)
@@ -210,23 +210,10 @@ def answer_in_words(comparison: Comparison) -> tuple[str, str]:
         text += f", {verdict(difference, comparison.headline_interval(rival).mean, than)}"
     chance = random_ndcg_at_10(answer.first.ranks)
     text += f". A random order of the items reaches {decimals(chance)}."
-    return headline(name, is_baseline, difference, above_chance=interval.low > chance), text
-
-
-def headline(
-    name: str, is_baseline: bool, difference: PairedResult | None, *, above_chance: bool
-) -> str:
-    """Say what the answer is, which differs so much from its rival (None: is not compared)."""
-    if not above_chance:
-        return "Nothing here orders the items better than chance"
-    if difference is not None and difference.difference < 0:
-        kind = "trained model" if is_baseline else "baseline"
-        return f"{name} was chosen, but a {kind} scored higher on the test users"
-    if is_baseline:
-        return f"{name}, a baseline, is the answer, not a trained model"
-    if difference is None or difference.p_value >= ALPHA:
-        return f"{name} was chosen; no test shows that it is better than the baselines"
-    return f"{name} is the model to use"
+    headline = f"{name}, a baseline, is the answer" if is_baseline else f"{name} is the answer"
+    if interval.low <= chance:
+        headline = "Nothing here orders the items better than chance"
+    return headline, text
 
 
 def random_ndcg_at_10(ranks: RankTable) -> float:

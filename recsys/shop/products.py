@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import chain, product, zip_longest
+from typing import NamedTuple
 
 import polars as pl
 
@@ -71,8 +72,7 @@ thread*, Knitting wool*
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Shelf:
+class Shelf(NamedTuple):
     """One category: the styles of its goods, and (name, season or "", consumable) of each good.
 
     Every good is a product with its plain name, and another product in each style: "Tent"; "Tent,
@@ -83,21 +83,16 @@ class Shelf:
     styles: list[str]
     goods: list[tuple[str, str, bool]]
 
-    @classmethod
-    def parse(cls, text: str) -> Shelf:
-        r"""Read an entry of the list: the category and its styles, then the goods.
 
-        >>> Shelf.parse("Garden: Solar, Patio\nTent (summer), Hay*").goods
-        [('Tent', 'summer', False), ('Hay', '', True)]
-        """
-        head, _, names = text.partition("\n")
-        category, _, styles = head.partition(": ")
-        parts = (name.rstrip(")").partition(" (") for name in names.replace("\n", " ").split(", "))
-        goods = [(name.rstrip("*"), season, name.endswith("*")) for name, _, season in parts]
-        return cls(category, styles.split(", "), goods)
+def _shelf(entry: str) -> Shelf:
+    head, _, names = entry.partition("\n")
+    category, _, styles = head.partition(": ")
+    parts = (name.rstrip(")").partition(" (") for name in names.replace("\n", " ").split(", "))
+    goods = [(name.rstrip("*"), season, name.endswith("*")) for name, _, season in parts]
+    return Shelf(category, styles.split(", "), goods)
 
 
-SHELVES = [Shelf.parse(entry) for entry in re.split(r"\n(?=.*: )", _SHELVES.strip())]
+SHELVES = [_shelf(entry) for entry in re.split(r"\n(?=.*: )", _SHELVES.strip())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +165,15 @@ def list_products(num_products: int) -> pl.DataFrame:
         InputError: there are fewer products than plain goods, or more than can be named.
     """
     plain = [(shelf.category, *good) for shelf in SHELVES for good in shelf.goods]
-    styled = chain.from_iterable(zip_longest(*map(_styled, SHELVES)))
-    listed = plain + [entry for entry in styled if entry is not None]
+    styled = [
+        [
+            (shelf.category, f"{name}, {style}", season, used_up)
+            for style, (name, season, used_up) in product(shelf.styles, shelf.goods)
+        ]
+        for shelf in SHELVES
+    ]
+    listed = plain + [entry for entry in chain(*zip_longest(*styled)) if entry is not None]
     if not len(plain) <= num_products <= len(listed):
         raise InputError(f"num_products: must be {len(plain)} to {len(listed)}, not {num_products}")
-    return pl.DataFrame(
-        listed[:num_products], schema=["category", "name", "season", "consumable"], orient="row"
-    )
-
-
-def _styled(shelf: Shelf) -> list[tuple[str, str, str, bool]]:
-    return [
-        (shelf.category, f"{name}, {style}", season, used_up)
-        for style, (name, season, used_up) in product(shelf.styles, shelf.goods)
-    ]
+    columns = ["category", "name", "season", "consumable"]
+    return pl.DataFrame(listed[:num_products], schema=columns, orient="row")

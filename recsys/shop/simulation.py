@@ -1,8 +1,7 @@
 """The simulated shop: purchase histories with planted rules and their ground truth.
 
-It is the built-in default dataset, generated in seconds from a seed. It has the features of real
-shops (long-tailed popularity, seasons, drifting tastes, repeat purchases, short and long histories)
-and one that they lack: the cause of each planted purchase is known.
+It has what real shops have (long-tailed popularity, seasons, drifting tastes, repeat purchases,
+short and long histories) and what they lack: the cause of each planted purchase is known.
 """
 
 from __future__ import annotations

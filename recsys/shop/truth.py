@@ -30,13 +30,7 @@ def rule_recovery(
 
     A probe is the beginning of a customer's history without the products of the rule, followed by
     the causes in random order, each followed by a neutral purchase (of a product that is in no
-    rule). Each control replaces one cause by a neutral purchase. ::
-
-        probe      Kettle, Tent, Olive oil | Snow boots, Bookcase, Winter gloves, Hay
-        controls   Kettle, Tent, Olive oil | Snow boots, Bookcase, Easel, Hay
-                   Kettle, Tent, Olive oil | Desk lamp, Bookcase, Winter gloves, Hay
-
-    A model fitted to a `shuffled` shop should recover nothing.
+    rule). Each control replaces one cause by a neutral purchase.
 
     Returns:
         One row per rule: rule (name), with_causes (share of the probes with the effect in the top
@@ -165,12 +159,10 @@ def _neutral(shop: Shop) -> pl.Series:
 
 
 def _in_order(items: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Return whether the items contain the wanted ones in their order."""
     rest = iter(items)
     return all(item in rest for item in wanted)
 
 
 def _histories(shop: Shop) -> dict[str, list[str]]:
-    """Return the item ids of each user, oldest first."""
     log = shop.interactions.group_by("user_id", maintain_order=True)
     return dict(log.agg("item_id").iter_rows())

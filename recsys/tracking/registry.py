@@ -70,13 +70,7 @@ def register_bundle(
 ) -> Registered:
     """Save a bundle as MLflow's pyfunc in the store, and register it as the next version of a name.
 
-    Args:
-        bundle: the folder.
-        facts: what callers must know of the model.
-        name: the registered model's name.
-        tracking: the store.
-        alias: an alias, such as champion, that then names this version and no other.
-        run_id: the run that trained it; None if unknown.
+    An alias, such as champion, then names this version and no other.
     """
     client, experiment_id = open_store(tracking)
     versions = {name: metadata.version(name).partition("+")[0] for name in NEEDED}  # not +cpu
@@ -123,10 +117,7 @@ def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
 def bundle_place(uri: str, tracking: TrackingConfig) -> str:
     """Return where the store keeps a model; an alias may be moved on to another place.
 
-    Args:
-        uri: ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/RUN_ID/bundle``; what the
-            store does not have is refused.
-        tracking: the store.
+    The URI is ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/RUN_ID/bundle``.
     """
     with _one_line(uri, tracking) as client:
         if uri.startswith("runs:"):

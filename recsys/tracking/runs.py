@@ -17,13 +17,12 @@ from recsys.config import WITH_COUNTS, TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Source, source_of
-from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
+from recsys.evaluation.tables import NextListTable, RankTable
 from recsys.tracking.artifacts import (
     COMPARISON,
     model_alone_file,
     next_list_file,
     rank_file,
-    top_k_file,
 )
 from recsys.tracking.store import existing_store, refuse_broken_store
 
@@ -38,8 +37,6 @@ class EvaluatedRun:
     ranks: RankTable
     lists: NextListTable | None = None
     """None if the run has no lists of next purchases, or they were not fetched."""
-    top_k: TopKTable | None = None
-    """None if the run has no top-k table, or it was not fetched."""
     model_alone: bool = False
     """Are these the ranks of its model without the count ensemble?"""
 
@@ -64,13 +61,8 @@ class EvaluatedRun:
         return self.lists
 
     def value(self, metric: str) -> float:
-        """Return a metric of all users; one that the run has no table of and did not log fails."""
-        source = source_of(metric)
-        if source == "top_k":
-            if self.top_k is None:
-                raise InputError(f"run {run_label(self.run)}: has no top-k table for {metric}")
-            return self.top_k.value(metric)
-        if source == "logged":
+        """Return a metric of all users, or raise InputError: the run does not have it."""
+        if source_of(metric) == "logged":
             logged: dict[str, float] = self.run.data.metrics
             name = f"{self.ranks.protocol.part}/{metric}"
             if name not in logged:
@@ -80,13 +72,9 @@ class EvaluatedRun:
 
     def among(self, targets: pl.DataFrame) -> EvaluatedRun:
         """Return the run on the given targets alone: columns user, history_length and target."""
-        top_k, frame = self.top_k, self.ranks.frame
-        if top_k is not None:
-            keys = ["user", "history_length"]
-            best = top_k.frame.join(targets, on=keys, how="semi", maintain_order="left")
-            top_k = replace(top_k, frame=best)
+        frame = self.ranks.frame
         frame = frame.join(targets, on=targets.columns, how="semi", maintain_order="left")
-        return replace(self, ranks=replace(self.ranks, frame=frame), top_k=top_k)
+        return replace(self, ranks=replace(self.ranks, frame=frame))
 
 
 def run_label(run: Run) -> str:
@@ -95,22 +83,13 @@ def run_label(run: Run) -> str:
 
 
 def find_runs(
-    runs: Sequence[str],
-    tracking: TrackingConfig,
-    part: Part,
-    sources: Collection[Source] = (),
+    runs: Sequence[str], tracking: TrackingConfig, part: Part, sources: Collection[Source] = ()
 ) -> list[EvaluatedRun]:
-    """Find runs by id or name, and fetch their rank tables.
+    """Find runs by id or name, and fetch their rank tables and the other sources that they have.
 
     A model with a count ensemble is followed by the same model alone, if ranks are all there is to
-    compare: there are no lists of the model alone.
-
-    Args:
-        runs: ids, beginnings of ids or names. If empty, the latest finished run of every name that
-            can be compared with the latest of all.
-        tracking: the store.
-        part: the part of the split.
-        sources: the tables to fetch beside the rank table, where a run has them.
+    compare: there are no lists of the model alone. If no run is named, they are the latest finished
+    runs of every name that can be compared with the latest of all.
     """
     with existing_store(tracking) as client:
         there, latest = _runs_of(client, tracking)
@@ -138,10 +117,7 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run],
     """Return the latest 50,000 runs, the oldest first, and the latest finished one of each name."""
     experiment = client.get_experiment_by_name(tracking.experiment)
     if experiment is None:
-        names = ", ".join(sorted(known.name for known in client.search_experiments()))
-        raise InputError(
-            f"tracking.experiment {tracking.experiment!r}: not in {tracking.uri}, which has {names}"
-        )
+        raise InputError(f"tracking.experiment {tracking.experiment!r}: not in {tracking.uri}")
     latest_first = ["attributes.start_time DESC"]
     runs = client.search_runs([experiment.experiment_id], "", 1, 50_000, latest_first)[::-1]
     return runs, {run.info.run_name: run for run in runs if run.info.status == "FINISHED"}
@@ -149,29 +125,20 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run],
 
 def _comparable(runs: Collection[Run]) -> list[Run]:
     """Return the runs that can be compared with the latest of them, and name the others."""
-    if not runs:
+    latest = max(runs, key=lambda run: run.info.start_time, default=None)
+    if latest is None:
         return []
-    latest = max(runs, key=lambda run: run.info.start_time)
-    others: dict[str, list[str]] = {}
-    for run in runs:
-        if differing := differing_tags(latest, run):
-            others.setdefault(", ".join(differing), []).append(run.info.run_name)
-    for tags, names in others.items():
-        logger.info(
-            "left out, for another %s than that of %s, the latest run: %s",
-            *(tags, run_label(latest), ", ".join(names)),
-        )
+    if others := [run.info.run_name for run in runs if differing_tags(latest, run)]:
+        label = run_label(latest)
+        logger.info("left out, of other data or protocol than %s: %s", label, ", ".join(others))
     return [run for run in runs if not differing_tags(latest, run)]
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
     """Return the tags of data and protocol in which two runs differ, but the digest of others."""
     ours, theirs = a.data.tags, b.data.tags
-    protocol = sorted(
-        tag
-        for tag in ours.keys() | theirs.keys()
-        if tag.startswith("protocol.") and tag != "protocol.fingerprint"
-    )
+    names = {tag for tag in ours.keys() | theirs.keys() if tag.startswith("protocol.")}
+    protocol = sorted(names - {"protocol.fingerprint"})
     return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
 
 
@@ -196,24 +163,17 @@ def _download(
     client: MlflowClient, run: Run, part: Part, sources: Collection[Source]
 ) -> list[EvaluatedRun]:
     there = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    ranks, lists, top_k = rank_file(part), next_list_file(part), top_k_file(part)
+    ranks, lists = rank_file(part), next_list_file(part)
     if ranks not in there:
-        raise InputError(
-            f"run {run_label(run)}: has no rank table {ranks} (it is {run.info.status})"
-        )
+        raise InputError(f"run {run_label(run)}: has no rank table {ranks}: {run.info.status}")
     has_lists = "next_lists" in sources and lists in there
-    has_top_k = "top_k" in sources and top_k in there
     with tempfile.TemporaryDirectory() as folder:
         fetch = partial(client.download_artifacts, run.info.run_id, dst_path=folder)
         try:
-            evaluated = EvaluatedRun(
-                run,
-                RankTable.load(fetch(ranks)),
-                NextListTable.load(fetch(lists)) if has_lists else None,
-                TopKTable.load(fetch(top_k)) if has_top_k else None,
-            )
+            next_lists = NextListTable.load(fetch(lists)) if has_lists else None
+            evaluated = EvaluatedRun(run, RankTable.load(fetch(ranks)), next_lists)
             alone = model_alone_file(part)
-            if alone not in there or has_lists or not {"top_k", "logged"}.isdisjoint(sources):
+            if alone not in there or has_lists or "logged" in sources:
                 return [evaluated]
             table = RankTable.load(fetch(alone))
             return [evaluated, EvaluatedRun(run, table, model_alone=True)]

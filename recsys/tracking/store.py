@@ -21,9 +21,8 @@ from recsys.config import TrackingConfig
 from recsys.errors import InputError, one_line
 from recsys.folders.atomic import new_file
 
-_KIND = {"mlflow.experimentKind": "custom_model_development"}
+_KIND = ("mlflow.experimentKind", "custom_model_development")
 """The tag by which MLflow 3 shows an experiment's runs instead of its traces."""
-
 STORE_ERRORS = (MlflowException, SQLAlchemyError, OSError)
 """What MLflow raises where its store fails."""
 
@@ -79,10 +78,10 @@ def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
             client = MlflowClient(config.absolute_uri)
             known = client.get_experiment_by_name(config.experiment)
             if known is None:
-                name = config.experiment
-                return client, client.create_experiment(name, location, _KIND)
+                tags = dict([_KIND])
+                return client, client.create_experiment(config.experiment, location, tags)
             # A store that cannot be written is found out before hours of training.
-            client.set_experiment_tag(known.experiment_id, *next(iter(_KIND.items())))
+            client.set_experiment_tag(known.experiment_id, *_KIND)
             return client, known.experiment_id
 
 

@@ -178,9 +178,9 @@ def track(
         dataset: the dataset that the model is fitted to and evaluated on.
         model: the family, e.g. ``target_attention`` or ``popularity``.
         settings: the settings that decide the result, by dotted names.
-        candidates: the items that test targets are ranked among. If None, the full catalogue.
+        candidates: the items that test targets are ranked among; the full catalogue if None.
         resumed: the id of an interrupted run to resume; a new one if the store has lost it.
-        parent: the id of the run below which MLflow's pages show this one; none if None.
+        parent: the id of the run below which MLflow's pages show this one.
 
     Raises:
         InputError: the tracking store cannot be reached.
@@ -273,13 +273,10 @@ def decisive_facts(
 def git_commit() -> str | None:
     """Return the commit of this checkout, with ``-dirty`` if changed; None outside a checkout."""
     here = Path(__file__)
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(here.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    git = partial(subprocess.check_output, cwd=here.parent, text=True, stderr=subprocess.DEVNULL)
     try:
-        git("ls-files", "--error-unmatch", here.name)  # installed inside another repository?
-        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
+        git(["git", "ls-files", "--error-unmatch", here.name])  # installed inside another one?
+        changed = git(["git", "status", "--porcelain", "-uno"])
+        return git(["git", "rev-parse", "HEAD"]).strip() + "-dirty" * bool(changed.strip())
     except (OSError, subprocess.CalledProcessError):
         return None

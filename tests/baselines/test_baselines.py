@@ -52,11 +52,6 @@ queries_drawn = st.lists(st.lists(st.integers(1, 6), max_size=8), min_size=1, ma
 logs = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=8), min_size=1, max_size=6)
 
 
-def test_popularity_counts() -> None:
-    scores = Popularity.fit(LOG, 4).score(Histories.from_lists([[1], []]))
-    assert scores.tolist() == [[-np.inf, 3, 5, 3, 0]] * 2
-
-
 def test_markov_chain_reads_the_last_item() -> None:
     scores = MarkovChain.fit(LOG, 4).score(Histories.from_lists([[3, 2], [2, 1], [4]]))
     # 2 was followed by 3, 2 and 3; 1 by 2, three times; 4 by nothing.
@@ -218,11 +213,6 @@ def test_ease_is_a_ridge_regression_of_each_item_on_the_others(
     np.testing.assert_allclose(scores[0, 1:], expected[2, 1:] + expected[5, 1:], atol=1e-4)
 
 
-def test_ease_refuses_a_catalogue_whose_square_would_not_fit() -> None:
-    with pytest.raises(InputError, match="ease: the catalogue has 20,001 items, more than 20,000"):
-        EASE.fit(LOG, 20_001)
-
-
 LISTS = [[1, 2, 2], [2, 3, 1], [3, 4], [5], [1, 2, 4], [4, 5, 1]]
 small_logs = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=8)
 
@@ -269,15 +259,9 @@ def test_a_saved_baseline_scores_as_before(
     loaded = load_baseline(tmp_path / "file", name, tiny_dataset.num_items)
     histories = tiny_dataset.histories("test")
     assert torch.equal(loaded.score(histories), scorer.score(histories))
-
-
-def test_another_baseline_is_refused(tiny_dataset: PreparedDataset, tmp_path: Path) -> None:
-    scorer = BASELINES["markov"].fit(tiny_dataset, "test", None)
-    save_baseline(FittedBaseline("markov", scorer), tmp_path / "file")
-    with pytest.raises(InputError, match="it holds markov, not ease"):
-        load_baseline(tmp_path / "file", "ease", tiny_dataset.num_items)
-    with pytest.raises(InputError, match="index pointer size 7 should be 11"):
-        load_baseline(tmp_path / "file", "markov", 9)
+    other = next(baseline for baseline in BASELINES if baseline != name)
+    with pytest.raises(InputError, match=f"it holds {name}, not {other}"):
+        load_baseline(tmp_path / "file", other, tiny_dataset.num_items)
     (tmp_path / "file").write_bytes(b"no tensors here, and long enough to be read")
     with pytest.raises(InputError, match="file: cannot be read as a baseline"):
-        load_baseline(tmp_path / "file", "markov", tiny_dataset.num_items)
+        load_baseline(tmp_path / "file", name, tiny_dataset.num_items)

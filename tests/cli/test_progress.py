@@ -8,16 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import polars as pl
 import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from recsys.api import _as_call
-from recsys.automatic.clock import Clock as RunClock
-from recsys.automatic.racer import Context
-from recsys.automatic.run import show_steps
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
@@ -163,20 +158,6 @@ def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     assert (record.levelname, record.getMessage()) == (level, "mine: epoch 1  loss 5.000  1.0 s")
 
 
-def test_an_automatic_run_shows_what_it_tries_before_the_best_so_far() -> None:
-    terminal = Recorded(80)
-    with terminal.view() as view:
-        show = show_steps(view, "mine", RunClock(60.0, before=72.0))
-        best = SimpleNamespace(ndcg_at_10=0.1234, name="sequential_rules")
-        state = SimpleNamespace(baselines=[best])
-        context: Any = SimpleNamespace(state=state, racers=[], announce=show)
-        Context.say(context, "testing baseline 1 of 8: sequential_rules")
-        view.refresh()
-    (line, *_) = [line for line in terminal.pictures if "testing" in line]
-    assert " 0:00:12 over testing baseline 1 of 8: sequenti" in line
-    assert len(line.rstrip()) <= 80
-
-
 # --- The log -------------------------------------------------------------------------------------
 
 
@@ -197,10 +178,3 @@ def test_the_log_is_shown_where_no_logging_is_set_up(
     assert ("chosen: a" in said) == (not is_set_up)
     assert "\x1b[31m" not in said
     assert "after" not in said
-
-
-def test_a_call_is_written_as_code() -> None:
-    given = {"items": None, "time_limit": "30m", "where": "kind == 'sale'", "seed": None}
-    call = "recsys.fit('a.csv', time_limit='30m', where=\"kind == 'sale'\")"
-    assert _as_call("a.csv", given) == call
-    assert _as_call(pl.DataFrame(), {"items": {"a": 1}}) == "recsys.fit(log, items=items)"

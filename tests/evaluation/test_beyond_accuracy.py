@@ -41,13 +41,6 @@ def test_coverage_and_gini_by_hand() -> None:
         assert gini(lists, num_items) == inequality
 
 
-@given(lists_of_six)
-def test_gini_is_half_the_relative_mean_difference(lists: np.ndarray) -> None:
-    places = np.bincount(lists.ravel(), minlength=7)[1:]
-    differences = np.abs(places[:, None] - places).mean() / (2 * places.mean())
-    assert gini(lists, 6) == pytest.approx(differences)
-
-
 @given(lists_of_six, st.integers(0, 99))
 def test_diversity_is_the_mean_over_pairs(lists: np.ndarray, seed: int) -> None:
     features = np.random.default_rng(seed).integers(-1, 3, (7, 2))

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from mlflow import MlflowClient
 
 from recsys.baselines.popularity import Popularity
 from recsys.config import DataConfig, LeaveLastOut, SampledItems, parse_experiment
@@ -21,7 +20,7 @@ from recsys.evaluation.candidates import (
     read_candidates,
     sample_candidates,
 )
-from recsys.evaluation.tables import RankTable, evaluate
+from recsys.evaluation.tables import evaluate
 from recsys.experiments.baselines import fit_baseline
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, rank_targets
@@ -65,99 +64,70 @@ def test_ranks_among_candidates_by_hand() -> None:
     assert ranks.tolist() == [1, 2, 3, NEVER]
 
 
+def targets_of(holdout: Holdout) -> dict[int, set[int]]:
+    targets: dict[int, set[int]] = {}
+    for user, target in zip(holdout.users.tolist(), holdout.targets.tolist(), strict=True):
+        targets.setdefault(user, set()).add(target)
+    return targets
+
+
 @pytest.mark.parametrize("seen", ["filter", "allow"])
 def test_samples_follow_their_settings(
     dataset: PreparedDataset, holdout: Holdout, seen: Seen
 ) -> None:
     candidates = sample_candidates(SampledItems(num=5), dataset, "test", holdout, seen)
     assert candidates.name == "sampled 5 (uniform, seed 0)"
-    targets: dict[int, set[int]] = {}
-    for user, target in zip(holdout.users.tolist(), holdout.targets.tolist(), strict=True):
-        targets.setdefault(user, set()).add(target)
-    drawn: dict[int, list[int]] = {}
+    targets, drawn = targets_of(holdout), dict[int, list[int]]()
     histories = lists(holdout.histories.take(holdout.history_rows))
     seen_anyway = 0
-    for row, (user, among) in enumerate(
-        zip(holdout.users.tolist(), lists(candidates.sets), strict=True)
-    ):
+    rows = zip(holdout.users.tolist(), histories, lists(candidates.sets), strict=True)
+    for user, history, among in rows:
         assert among == sorted(set(among))
-        assert targets[user] <= set(among)
         others = set(among) - targets[user]
-        assert len(others) == 5
-        seen_anyway += len(others & set(histories[row]))
+        assert (targets[user] <= set(among), len(others)) == (True, 5)
+        seen_anyway += len(others & set(history))
         assert drawn.setdefault(user, among) == among  # targets of a user are in one list
     assert (seen_anyway == 0) == (seen == "filter")
-    again = sample_candidates(SampledItems(num=5), dataset, "test", holdout, seen)
+    again, other = (
+        sample_candidates(SampledItems(num=5, seed=seed), dataset, "test", holdout, seen)
+        for seed in (0, 1)
+    )
     assert again.sets.items.tolist() == candidates.sets.items.tolist()
-    other = sample_candidates(SampledItems(num=5, seed=1), dataset, "test", holdout, seen)
     assert other.sets.items.tolist() != candidates.sets.items.tolist()
 
 
 def given(dataset: PreparedDataset, holdout: Holdout) -> pl.DataFrame:
     """For every user the two targets and item 2, in raw ids."""
-    return pl.DataFrame(
-        {
-            "user_id": dataset.user_ids.gather(pl.Series(np.tile(holdout.users, 2))),
-            "item_id": pl.concat(
-                [
-                    dataset.vocabulary.decode(holdout.targets),
-                    pl.Series([2] * len(holdout.targets)),
-                ]
-            ),
-        }
-    )
+    items = dataset.vocabulary.decode(holdout.targets)
+    users = dataset.user_ids.gather(pl.Series(holdout.users))
+    columns = {"user_id": pl.concat([users, users]), "item_id": items.append(items * 0 + 2)}
+    return pl.DataFrame(columns)
 
 
 def test_given_candidates(
     dataset: PreparedDataset, holdout: Holdout, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table = given(dataset, holdout)
+    table, file = given(dataset, holdout), tmp_path / "candidates.csv"
     strangers = pl.DataFrame({"user_id": ["u000", "nobody"], "item_id": [4711, 3]})
-    pl.concat([table, strangers]).sample(fraction=1, shuffle=True, seed=0).write_csv(
-        tmp_path / "candidates.csv"
-    )
+    pl.concat([table, strangers]).sample(fraction=1, shuffle=True, seed=0).write_csv(file)
     with caplog.at_level(logging.WARNING):
-        candidates = read_candidates(tmp_path / "candidates.csv", dataset, holdout)
+        candidates = read_candidates(file, dataset, holdout)
     assert "candidates.csv: 1 candidates outside the catalogue dropped" in caplog.text
     # The order of the rows does not matter.
     assert read_candidates(table, dataset, holdout).name == candidates.name
     (two,) = dataset.vocabulary.encode([2]).tolist()
-    together = dict(zip(*_targets_of(holdout.users, holdout.targets), strict=True))
+    targets = targets_of(holdout)
     for user, among in zip(holdout.users.tolist(), lists(candidates.sets), strict=True):
-        assert set(among) == {two, *together[user]}
-    ranks = evaluate(
-        Popularity(np.zeros(dataset.num_items + 1)), holdout, "test", "allow",
-        candidates,
-    )  # fmt: skip
+        assert set(among) == {two, *targets[user]}
+    constant = Popularity(np.zeros(dataset.num_items + 1))
+    ranks = evaluate(constant, holdout, "test", "allow", candidates)
     assert ranks.ranks.tolist() == candidates.sets.lengths.tolist()
     assert ranks.protocol.candidates == candidates.name
-
-
-def _targets_of(users: np.ndarray, targets: np.ndarray) -> tuple[list[int], list[set[int]]]:
-    together: dict[int, set[int]] = {}
-    for user, target in zip(users.tolist(), targets.tolist(), strict=True):
-        together.setdefault(user, set()).add(target)
-    return [*together], [*together.values()]
-
-
-def test_a_target_outside_the_candidates_is_named(
-    dataset: PreparedDataset, holdout: Holdout
-) -> None:
     item = dataset.vocabulary.decode(holdout.targets[:1])[0]
-    table = given(dataset, holdout).filter(
-        ~((pl.col("user_id") == "u000") & (pl.col("item_id") == item))
-    )
-    with pytest.raises(
-        InputError,
-        match=rf"^the candidates: item_id {item}, a target of user_id 'u000', is not among",
-    ):
-        read_candidates(table, dataset, holdout)
-    with pytest.raises(InputError, match=r"user_id 'u199', .* \(2 of"):
-        read_candidates(
-            given(dataset, holdout).filter(pl.col("user_id") != "u199"),
-            dataset,
-            dataset.holdout("test"),
-        )
+    lacking = table.filter((pl.col("user_id") != "u000") | (pl.col("item_id") != item))
+    message = rf"^the candidates: item_id {item}, a target of user_id 'u000', is not among"
+    with pytest.raises(InputError, match=message):
+        read_candidates(lacking, dataset, holdout)
 
 
 @pytest.mark.slow
@@ -169,11 +139,10 @@ def test_a_sampled_run_is_marked_wherever_it_is_shown(
     experiment = parse_experiment(tree)
     sampled = fit_baseline("popularity", experiment, dataset)
     every = fit_baseline("popularity", parse_experiment({"tracking": tracking}), dataset)
-    client = MlflowClient(experiment.tracking.absolute_uri)
-    tags = client.get_run(sampled).data.tags
+    (row,) = compare([sampled], experiment.tracking).rows
+    tags = row.first.run.data.tags
     assert tags["protocol.candidates"] == "sampled 100 (uniform, seed 0)"
-    table = RankTable.load(client.download_artifacts(sampled, "ranks_test.parquet", str(tmp_path)))
-    assert table.protocol.candidates == tags["protocol.candidates"]
+    assert row.first.ranks.protocol.candidates == tags["protocol.candidates"]
     assert choose_candidates(experiment.evaluation, dataset, "test", holdout) is not None
     words = compare([sampled], experiment.tracking).protocol
     assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: metrics of sampled cand" in words

@@ -32,7 +32,6 @@ from recsys.evaluation.held_out import (
     next_list_length,
 )
 from recsys.evaluation.tables import NextListTable, evaluate
-from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.inference import scorer as scorer_module
 from recsys.inference.generator import SequenceGenerator
@@ -161,20 +160,6 @@ def test_a_scorer_lists_its_best_items_for_every_user(tmp_path: Path) -> None:
     assert table.protocol.dropped == 3
 
 
-def test_a_baseline_logs_its_lists(tmp_path: Path) -> None:
-    split = LeaveLastBasketOut()
-    dataset, experiment = dataset_of(tmp_path, split), experiment_of(tmp_path, TINY)
-    run_id = fit_baseline("markov", experiment, dataset)
-    client = MlflowClient(experiment.tracking.absolute_uri)
-    table = NextListTable.load(client.download_artifacts(run_id, "lists_test.parquet"))
-    metrics = logged(experiment, run_id)
-    for name, interval in table.summary().items():
-        assert metrics[f"test/{name}"] == interval.mean
-        assert metrics[f"test/{name}_high"] == interval.high
-    assert metrics["test/recall_at_2"] > 0
-    assert client.get_run(run_id).data.tags["protocol.split"] == str(split)
-
-
 def test_a_generative_model_is_evaluated_by_its_generated_lists(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=2))
     experiment = experiment_of(
@@ -194,18 +179,6 @@ def test_a_generative_model_is_evaluated_by_its_generated_lists(tmp_path: Path) 
     assert best.frame["generated"].to_list() == items.tolist()
     metrics = logged(experiment, run.run_id)
     assert metrics["test/best_next_recall_at_2"] == best.summary()["next_recall_at_2"].mean
-
-
-def test_a_model_that_generates_too_few_items_is_not_trained(tmp_path: Path) -> None:
-    dataset = dataset_of(tmp_path, LeaveLastOut(targets=2))
-    experiment = experiment_of(
-        tmp_path, {**TINY, "kind": "sequence_to_sequence", "max_generated": 1}
-    )
-    with pytest.raises(
-        InputError, match=r"^model\.max_generated=1: must be at least 2, the length"
-    ):
-        fit(experiment, dataset, tmp_path / "out")
-    assert not (tmp_path / "mlflow.db").exists()
 
 
 def logged(experiment: Experiment, run_id: str) -> dict[str, float]:

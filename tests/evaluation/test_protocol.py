@@ -16,18 +16,6 @@ from recsys.tracking.tracker import config_fingerprint
 NAME = "protocol.fingerprint"
 
 
-def test_fields_stay_readable(tiny_dataset: PreparedDataset) -> None:
-    tags = protocol_tags(tiny_dataset, EvaluationConfig())
-    assert len(tags.pop(NAME)) == 64
-    assert tags == {
-        "protocol.split": "leave_last_out",
-        "protocol.seen": "filter",
-        "protocol.candidates": "catalogue",
-        "protocol.ties": "against_target",
-        "protocol.request_time": "unknown",
-    }
-
-
 @pytest.fixture
 def renamed(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
     """Another log under the same settings."""

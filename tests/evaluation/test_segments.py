@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from recsys.baselines.popularity import Popularity
-from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory, LeaveLastOut
+from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.segments import SEGMENTS, with_segments
+from recsys.evaluation.held_out import SEGMENTS, with_segments
 from recsys.evaluation.tables import RankTable, evaluate
 
 
@@ -23,7 +23,7 @@ def ranked(dataset: PreparedDataset) -> RankTable:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> PreparedDataset:
-    """Histories of 2, 5 and 12 items before one target each; gaps of 10, 1 and 11."""
+    """Histories of 2, 5 and 12 items before one target each."""
     bought = {
         "a": [("x", 0), ("y", 5), ("x", 15)],  # a repeat
         "b": [("x", 0), ("y", 1), ("x", 2), ("w", 3), ("only-b", 4), ("z", 5)],
@@ -39,26 +39,10 @@ def test_segments_by_hand(dataset: PreparedDataset) -> None:
     frame = ranked(dataset).frame
     assert frame["user"].to_list() == [0, 1, 2]
     assert frame["history"].to_list() == ["1-4", "5-9", "10-19"]
-    assert frame["customer"].to_list() == ["cold", "warm", "warm"]
     assert frame["purchase"].to_list() == ["repeat", "new", "new"]
     # Popularity of only-b, only-c, w, x, y, z: 1, 1, 1, 4, 2, 11.
     assert frame["popularity_decile"].to_list() == [2, 1, 9]
-    assert frame["gap"].to_list() == ["second quarter", "shortest quarter", "longest quarter"]
     assert set(SEGMENTS) == set(frame.columns[4:])
-
-
-def test_items_outside_the_catalogue_are_not_history(tmp_path: Path) -> None:
-    rows = [("a", "x", 0), ("a", "y", 1), ("a", "new", 2), ("a", "y", 3), ("b", "y", 0)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    config = DataConfig(split=LeaveLastOut(targets=2))
-    frame = ranked(prepare(log, config, tmp_path / "data")).frame
-    assert frame["target"].to_list() == [2]  # "new" is in no training history, hence dropped
-    assert frame["history_length"].to_list() == [2]
-    assert frame["purchase"].to_list() == ["repeat"]
-
-
-def test_equal_gaps_are_in_no_quarter(tiny_dataset: PreparedDataset) -> None:
-    assert ranked(tiny_dataset).frame["gap"].to_list() == [None] * 5
 
 
 @pytest.mark.parametrize(

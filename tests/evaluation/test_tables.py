@@ -60,19 +60,6 @@ def next_lists() -> NextListTable:
     return next_list_table(lists, purchases, "test", 9, "allow")
 
 
-def test_one_row_per_target() -> None:
-    table = ranks()
-    assert table.frame.to_dict(as_series=False) == {
-        "user": [0, 0, 3, 3],
-        "target": [3, 4, 1, 2],
-        "rank": [1, 2, 1, 1],
-        "history_length": [2, 2, 1, 2],
-    }
-    assert table.frame.dtypes == [pl.Int64, pl.Int32, pl.Int64, pl.Int32]
-    assert table.ranks.tolist() == [1, 2, 1, 1]
-    assert table.protocol == TableProtocol("test", 4, "filter", 5, "catalogue")
-
-
 def test_one_list_for_every_history() -> None:
     table = best_items()
     assert table.frame.drop("scores").to_dict(as_series=False) == {
@@ -83,9 +70,6 @@ def test_one_list_for_every_history() -> None:
     assert table.frame["scores"].to_list()[1] == [4, 3, 1]
     assert table.items.tolist() == table.frame["items"].to_list()
     assert table.protocol == TableProtocol("test", 4, "filter", 5, length=3)
-    assert table.value("coverage_at_1") == 3 / 4
-    with pytest.raises(InputError, match="'gini_at_4': the lists have 3 items"):
-        table.value("gini_at_4")
 
 
 def test_one_row_of_lists_per_user() -> None:

@@ -21,17 +21,12 @@ def shop() -> Shop:
 
 
 @pytest.fixture(scope="module")
-def small() -> Shop:
-    return make_shop(seed=1, num_customers=1_500, num_products=400)
-
-
-@pytest.fixture(scope="module")
 def bought(shop: Shop) -> dict[str, list[str]]:
     return histories(shop.interactions)
 
 
-def histories(log: pl.DataFrame, column: str = "item_id") -> dict[str, list[str]]:
-    return dict(log.group_by("user_id", maintain_order=True).agg(column).iter_rows())
+def histories(log: pl.DataFrame) -> dict[str, list[str]]:
+    return dict(log.group_by("user_id", maintain_order=True).agg("item_id").iter_rows())
 
 
 def named(shop: Shop) -> pl.DataFrame:
@@ -68,30 +63,22 @@ def soon_after_one(bought: dict[str, list[str]], cause: str, other: str, effect:
 # --- the log
 
 
-def test_the_default_shop_has_its_documented_size_and_shape(shop: Shop) -> None:
+def test_the_default_shop_has_its_documented_size_shape_and_order(shop: Shop) -> None:
     log, products = shop.interactions, shop.products
     assert log.columns == ["user_id", "item_id", "timestamp"]
     assert products.columns == ["item_id", "name", "category"]
-    assert log["user_id"].n_unique() == 10_000
-    assert log["user_id"].min() == "C00001"
-    assert log["user_id"].max() == "C10000"
+    users = log["user_id"]
+    assert (users.n_unique(), users.min(), users.max()) == (10_000, "C00001", "C10000")
     assert products["item_id"].to_list() == [f"P{number:04d}" for number in range(1, 1_001)]
     assert set(log["item_id"]) == set(products["item_id"])
     assert products["name"].n_unique() == 1_000
     assert products["category"].n_unique() == len(SHELVES)
     lengths = log.group_by("user_id").len()["len"].to_numpy()
-    assert lengths.min() == 5
-    assert 120 <= lengths.max() <= 200
+    assert (lengths.min(), 120 <= lengths.max() <= 200) == (5, True)
     assert 20 <= lengths.mean() <= 30
     assert np.median(lengths) < 0.8 * lengths.mean()
-
-
-def test_log_is_in_one_total_order_within_three_years(shop: Shop) -> None:
-    log = shop.interactions
     assert_frame_equal(log, log.sort("user_id", "timestamp"))
     assert not log.select(pl.struct("user_id", "timestamp").is_duplicated().any()).item()
-    assert log["timestamp"].dtype == pl.Datetime("us")
-    assert log["timestamp"].dt.microsecond().max() == 0
     first, last = log.select(pl.min("timestamp"), pl.max("timestamp").alias("last")).row(0)
     assert datetime(2023, 1, 1) <= first < datetime(2023, 2, 1)
     assert datetime(2025, 12, 1) <= last < datetime(2026, 1, 1)
@@ -101,8 +88,6 @@ def test_log_is_in_one_total_order_within_three_years(shop: Shop) -> None:
     ("name", "best", "worst"),
     [
         ("Winter gloves", (12, 1, 2), (6, 7, 8)),
-        ("Lawn mower", (3, 4, 5), (9, 10, 11)),
-        ("Barbecue", (6, 7, 8), (12, 1, 2)),
         ("Slow cooker", (9, 10, 11), (3, 4, 5)),
     ],
 )
@@ -133,14 +118,9 @@ def test_rules_name_products_and_explain_a_sixth_of_the_purchases(shop: Shop) ->
         (rule.name, tuple(names[cause] for cause in rule.causes), names[rule.effect])
         for rule in shop.rules
     ] == [(rule.name, rule.causes, rule.effect) for rule in PLANTED]
-    assert len({rule.name for rule in shop.rules}) == len(shop.rules) >= 20
-    assert len({rule.effect for rule in shop.rules}) == len(shop.rules)
+    for attribute in ("name", "effect"):
+        assert len({getattr(rule, attribute) for rule in shop.rules}) == len(shop.rules) >= 20
     assert 0.13 <= len(shop.truth) / len(shop.interactions) <= 0.25
-    last = shop.interactions.group_by("user_id").agg(pl.len() - 1)
-    planted_last = shop.truth.join(
-        last, left_on=["user_id", "position"], right_on=["user_id", "len"]
-    )
-    assert 0.13 <= len(planted_last) / 10_000 <= 0.25
     fired = shop.truth["rule"].value_counts()
     assert len(fired) == len(shop.rules)
     assert fired["count"].to_numpy().min() >= 300
@@ -181,15 +161,13 @@ def test_truth_agrees_with_the_log(shop: Shop, bought: dict[str, list[str]]) -> 
 # --- seeds, sizes, shuffling
 
 
-def test_equal_seeds_give_equal_shops_and_others_do_not(small: Shop) -> None:
-    again = make_shop(seed=1, num_customers=1_500, num_products=400)
-    assert_frame_equal(small.interactions, again.interactions)
-    assert_frame_equal(small.products, again.products)
-    assert_frame_equal(small.truth, again.truth)
-    assert small.rules == again.rules
-    other = make_shop(seed=2, num_customers=1_500, num_products=400)
-    assert not small.products.equals(other.products)
-    assert not small.interactions["timestamp"].equals(other.interactions["timestamp"])
+def test_equal_seeds_give_equal_shops_and_others_do_not() -> None:
+    first, again, other = (make_shop(seed, 1_500, 400) for seed in (1, 1, 2))
+    for name in ("interactions", "products", "truth"):
+        assert_frame_equal(getattr(first, name), getattr(again, name))
+    assert first.rules == again.rules
+    assert not first.products.equals(other.products)
+    assert not first.interactions["timestamp"].equals(other.interactions["timestamp"])
 
 
 def test_shuffled_keeps_the_margins_and_destroys_the_rules(shop: Shop) -> None:

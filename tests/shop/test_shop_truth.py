@@ -80,13 +80,9 @@ def test_a_rule_that_needs_only_one_cause_is_not_recovered(small: Shop) -> None:
     assert recovery["recovered"].to_list() == [len(rule.causes) == 1 for rule in small.rules]
 
 
-def test_ground_truth_tests_are_deterministic_and_check_their_arguments(small: Shop) -> None:
+def test_a_shuffled_shop_explains_nothing(small: Shop) -> None:
     oracle = Oracle(small)
-    assert_frame_equal(
-        rule_recovery(small, oracle.top_k, num_probes=5, seed=7),
-        rule_recovery(small, oracle.top_k, num_probes=5, seed=7),
-    )
+    again = [rule_recovery(small, oracle.top_k, num_probes=5, seed=7) for _ in range(2)]
+    assert_frame_equal(*again)
     with pytest.raises(InputError, match=r"was planted here.*judge models of a shuffled shop"):
         explanation_accuracy(shuffled(small), oracle.explain)
-    with pytest.raises(ValueError, match=r"^explain: must return"):
-        explanation_accuracy(small, lambda history, item: [1.0], max_cases=50)
