@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from polars.exceptions import PanicException
 
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part
@@ -85,17 +84,11 @@ class SavedTable:
             if cls._key() in metadata and not sealed:
                 raise DamagedError(f"{path}: damaged: its SHA-256 cannot be found")
             frame = pl.read_parquet(Path(path))
-            tree = json.loads(metadata.get(cls._key(), "{}"))
-        # A damaged Parquet page can make polars panic instead of raising.
-        except (OSError, ValueError, pl.exceptions.PolarsError, PanicException) as error:
-            problem = " ".join(str(error).split())
-            raise InputError(f"{path}: cannot read the {cls.noun}: {problem}") from error
-        known = fields(TableProtocol)
-        needed = {field.name for field in known if field.default is MISSING}
-        if missing := (needed - set(tree)) | (set(cls.schema) - set(frame.columns)):
-            raise InputError(f"{path}: not a {cls.noun}: {', '.join(sorted(missing))} missing")
-        facts = {field.name: tree[field.name] for field in known if field.name in tree}
-        return cls(frame, TableProtocol(**facts))
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            raise InputError(f"{path}: cannot read the {cls.noun}: {error}") from error
+        if cls._key() not in metadata:
+            raise InputError(f"{path}: not a {cls.noun}")
+        return cls(frame, TableProtocol(**json.loads(metadata[cls._key()])))
 
     @classmethod
     def _key(cls) -> str:

@@ -24,7 +24,6 @@ from recsys.evaluation.tables import (
     next_list_table,
     top_k_table,
 )
-from recsys.folders.digests import BLANK, seal
 from recsys.inference.ranking import top_k
 
 SCORER = Popularity(np.array([0.0, 4, 3, 2, 1]))
@@ -125,12 +124,12 @@ def test_what_is_no_such_table_is_refused(table: Table, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"table\.parquet: cannot read the {noun}"):
         kind.load(path)
     pl.DataFrame({"user": [1]}).write_parquet(path)
-    with pytest.raises(InputError, match=f"not a {noun}: .*{[*table.schema][-1]}"):
+    with pytest.raises(InputError, match=f"not a {noun}$"):
         kind.load(path)
     table.save(path)
     for other in (make() for make in TABLES.values()):
         if type(other) is not kind:
-            with pytest.raises(InputError, match=f"not a {other.noun}: "):
+            with pytest.raises(InputError, match=f"not a {other.noun}$"):
                 type(other).load(path)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match="damaged: its SHA-256"):
@@ -139,12 +138,6 @@ def test_what_is_no_such_table_is_refused(table: Table, tmp_path: Path) -> None:
     table.frame.write_parquet(path, metadata={key: json.dumps(fields)})
     with pytest.raises(InputError, match="damaged: its SHA-256 cannot be found"):
         kind.load(path)
-    for name in ("part", "num_items", "seen", "dropped"):
-        rest = {key: json.dumps({k: v for k, v in fields.items() if k != name})}
-        table.frame.write_parquet(path, metadata=rest | {"recsys.seal": BLANK})
-        seal(path)
-        with pytest.raises(InputError, match=f"not a {noun}: {name} missing"):
-            kind.load(path)
 
 
 # --- Several targets of one user ------------------------------------------------------------------
