@@ -75,7 +75,6 @@ def refuse(terminal: Terminal, words: tuple[str, ...], message: str) -> None:
 def test_from_a_csv_to_recommendations(terminal: Terminal, trained: dict[str, Any]) -> None:
     for name in ("bundle/weights.safetensors", "ranks_test.parquet"):
         assert Path("runs/small", name).is_file()
-    assert {*trained["baselines"]} == {"markov", "popularity"}
     bundle, data = trained["bundle"], ("--data", "data/mine")
     best = terminal.json("recommend", bundle, "--user", USER, *data, "-k", "3")
     assert [row["rank"] for row in best] == [1, 2, 3]
@@ -108,15 +107,13 @@ def test_held_out_targets_are_ranked_as_in_training(
     refuse(terminal, (*words, "--part", "valid"), "was trained on the validation targets")
 
 
-def test_trainings_show_baselines_and_are_compared(
+def test_trainings_show_their_metrics_and_are_compared(
     terminal: Terminal, trained: dict[str, Any]
 ) -> None:
     other = ("--set", "name=other", "--set", "model.head={kind: dot_product}")
     _, out, _ = terminal("train", "small.yaml", "--data", "data/mine", *other)
-    table = [line.split()[:2] for line in out.splitlines()]
-    assert ["name", "ndcg@10"] in table
-    assert ["markov", f"{trained['baselines']['markov']['ndcg_at_10']:.4f}"] in table
-    assert [words[0] for words in table if words][-1].startswith("http://127.0.0.1:5000/#/exp")
+    assert "ndcg@10" in out
+    assert out.splitlines()[-1].startswith("http://127.0.0.1:5000/#/exp")
     compared = terminal.json("compare", "small", "other")
     assert [row["model"] for row in compared] == ["target_attention", "dot_product"]
     assert compared[0]["ndcg_at_10"] == pytest.approx(trained["ndcg_at_10"])
@@ -213,7 +210,7 @@ def test_mistakes_get_one_line_and_leave_nothing(
 def test_results_of_another_kind_are_never_overwritten(terminal: Terminal) -> None:
     Path("runs/thesis").mkdir(parents=True)
     Path("runs/thesis/thesis.txt").write_text("years of work")
-    message = "runs/thesis: exists and is left alone: thesis.txt does not belong to a run"
+    message = "runs/thesis: is left alone: thesis.txt does not belong to a run"
     refuse(terminal, ("run", "small.yaml", "--set", "name=thesis"), message)
     assert Path("runs/thesis/thesis.txt").read_text() == "years of work"
 
