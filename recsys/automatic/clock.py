@@ -28,19 +28,16 @@ _PAGE_SECONDS, _PAGE_SHARE = 10.0, 0.07
 """Seconds for the page and the bundle, and the share of the limit that they have at most."""
 _STEPS, _SECONDS, _RANKED, _COUNTED = 2, 1.0, 100, 500
 """To measure the speed: steps of an epoch, seconds of epochs, validation histories that a model
-ranks after each, and those that popularity ranks. The fastest counts: other work on the machine,
-and what happens once, only add to a time."""
+ranks after each, and those that popularity ranks."""
 _MOST_STEPS, _BETWEEN_SHARE, _VALIDATION_SHARE = 50, 1 / 60, 0.25
 """Steps between two validations, and the share of the limit that they take, at most; more where
 validations would take more than that share of the training time."""
 _WEIGHTINGS = 9 * (len(GRID) + len(RECENT) + 3)
-"""Rankings by counts of a validation target, to weight them: each way to count what followed what,
-each share of the interactions that are the newest, and again; nine weights for each."""
+"""Rankings by counts of a validation target, to weight them."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
 _VALID_SHARE, _TEST_SHARE, _WEIGHING_SHARE, _MODEL_SHARE = 0.05, 0.05, 0.03, 0.007
 """Shares of the limit: for weighting counts on the validation targets; for the tests; for weighting
-the counts of the answer on more targets (on Sports 5,000 chose the weight 4, with .0427 on test,
-where 8 is better); and for one validation of the cheapest model."""
+the counts of the answer on more targets; and for one validation of the cheapest model."""
 
 
 @dataclass

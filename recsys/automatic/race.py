@@ -25,34 +25,23 @@ from recsys.training.refit import Fitted
 logger = logging.getLogger(__name__)
 
 _BASELINE_SHARE = 0.06
-"""Share of the limit for tuning baselines; those that cost more than counting begin in the first
-quarter of it alone."""
+"""Share of the limit for tuning baselines."""
 _FIRST = ("transitions_and_repeats", "pctm")
 """Those that are most often the best, if time is short."""
 _COSTLY = {"ease": 6_000, "item_knn": 30_000, "matrix_factorisation": 100_000}
-"""Those that cost more than counting, and the catalogues above which their fit takes minutes."""
-
+"""Those that begin in the first quarter of the time alone; the catalogues that are too large."""
 _RACE, _TRAINING = 0.4, 0.65
-"""Shares of the training time after which the race, and the training, end; then comes the refit.
-NDCG@10 with counts was .0442, .0451 and .0450 after a refit of about a quarter, half and as many of
-the epochs before it on Sports; .0764, .0774, .0776 on Beauty."""
+"""Shares of the training time after which the race, and the training, end; then comes the refit."""
 _FEWEST, _PASSES = 3, 8
 """Validations of each racer, and passes over the log, in the first rung: after fewer, chance
-decides, or how fast a model learns and not how well. On Beauty HSTU had .0638 for the dot product's
-.0593 after five passes, and less than it in the end."""
-_ENOUGH = 0.25
-"""A model of another kind needs this share of the winner's epochs: the winner's last gains are
-slow, on Beauty half of its epochs."""
-_GAIN_OF_MEAN = 0.03
-"""The share by which a mean must be better than its first member, both without counts, which leave
-a third of it (see the lab log, committees)."""
+decides, or how fast a model learns and not how well."""
+_ENOUGH, _GAIN_OF_MEAN = 0.25, 0.03
+"""The share of the winner's epochs that another kind needs, and the share by which their mean must
+be better, without counts, which leave a third of it."""
 
 
 def tune_baselines(context: Context, protocol: Experiment) -> None:
-    """Tune the baselines within their time, the most promising first; known ones are not repeated.
-
-    When their time is over, the settings of the last one that were not tried yet are left out.
-    """
+    """Tune the baselines within their time, the most promising first, unless they are known."""
     state, clock, dataset = context.state, context.clock, context.dataset
     names = sorted(baselines_of(protocol, dataset), key=lambda name: name not in _FIRST)
     seconds, known = _BASELINE_SHARE * clock.limit, {baseline.name for baseline in state.baselines}

@@ -40,21 +40,15 @@ from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 4
-"""Validations without a gain after which a constant learning rate has nothing more to give. Those
-of the average vary little: on Sports its last eleven lay between .0438 and .0447."""
-_MORE_PATIENCE, _NO_MATCH = 4, 0.5
-"""So many times as many for a model below this share of the best baseline's NDCG@10: over a large
-catalogue a model first learns what is popular, and gets worse before it learns what follows."""
+PATIENCE, _MORE_PATIENCE, _NO_MATCH = 4, 4, 0.5
+"""Validations without a gain that end a training; and so many times as many for a model below this
+share of the best baseline's NDCG@10, which may get worse before it learns what follows what."""
 _SAVE_SECONDS = 60.0
-"""Seconds between two saves within a turn."""
 _END_SHARE, _MARGIN = 0.35, 0.02
-"""Shares of the limit: that is kept for what follows the training, at most; and that nothing is
-planned for: of 600 seconds a mean of two took 602."""
-_MODEL_TESTS, _TEMPERATURES = 3, 8
-"""Rankings of a test target by the model, and scorings of some validation histories, to test it."""
-_STORE_SECONDS, _BASELINES_SHARE = 1.0, 0.05
-"""Of the tracking store, for the test of a baseline; what those of all have of the limit."""
+"""Shares of the limit: for what follows the training, at most; and that nothing is planned for."""
+_MODEL_TESTS, _TEMPERATURES, _STORE_SECONDS, _BASELINES_SHARE = 3, 8, 1.0, 0.05
+"""Rankings of a test target by the model, and scorings of some validation histories, to test it;
+seconds of the store for the test of a baseline, and what all of these have of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +75,11 @@ class MeasuredBaseline:
 
 @dataclass
 class State:
-    """The finished steps of a run: one that is killed and started again resumes where it was.
-
-    Beside the results, ``.NAME.race`` has them as ``state.json``, and the checkpoints of racers.
-    """
+    """The finished steps of a run, in ``.NAME.race`` with the checkpoints of racers: it resumes."""
 
     folder: Path
     facts: str
-    """The digest of all that decides the race: a state of other facts is not resumed."""
+    """The digest of all that decides the race."""
     seconds: float = 0.0
     """Spent until the last save."""
     race_began: float | None = None
@@ -100,10 +91,7 @@ class State:
 
     @classmethod
     def open(cls, out: Path, facts: Mapping[str, Any], *, fresh: bool) -> State:
-        """Return the state of an interrupted run into a folder; else a new one, and delete it.
-
-        One of other facts, or a damaged one, does not count.
-        """
+        """Return the state of an interrupted run of the same facts; else a new one."""
         new = cls(out.with_name(f".{out.name}.race"), tree_sha256(facts))
         try:
             tree = json.loads((new.folder / "state.json").read_text(encoding="utf-8"))
@@ -203,7 +191,6 @@ class Racer:
     """The training of one kind of model, whose checkpoints are on disk while it waits.
 
     The learning rate is constant: it can pause after any epoch, and be refitted from the best one.
-    The average of the weights after each epoch is validated, and what the refit returns.
     """
 
     kind: Kind
@@ -255,10 +242,7 @@ class Racer:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The settings of its training: epochs are shares of a pass over a large log.
-
-        Over a small log several epochs lie between two validations.
-        """
+        """The settings of its training: epochs are shares of a pass over a large log."""
         experiment, targets = self.kind.experiment, len(self.context.held_out.valid.histories)
         tokens, steps = experiment.training.batch_tokens, self._steps
         between = self.context.speed.steps_between(tokens, targets, self.context.clock.limit)
@@ -321,7 +305,9 @@ class Racer:
     def train(self, until: float) -> None:
         """Train on until a moment, to one validation at least, unless it gains nothing or fails.
 
-        Ctrl-C is a KeyboardInterrupt, a full disk a `CheckpointError`; the best epoch is kept.
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the best epoch is kept.
+            CheckpointError: the disk is full.
         """
         if self.is_over(until):
             return
@@ -365,10 +351,10 @@ class Racer:
         self._saved = time.monotonic()
 
     def refit(self, until: float) -> Fitted:
-        """Train on with the training and validation parts together, and return the model.
+        """Train on from the best epoch with the validation part too, and return the model.
 
-        It starts from the state of the best epoch, for as many epochs again, or fewer if the moment
-        comes before. If there is no time for one, or it fails, the model is that of the best epoch.
+        It takes as many epochs again, or fewer if the moment comes before. If there is no time for
+        one, or it fails, the model is that of the best epoch.
         """
         validated, clock, epochs = self.validated(), self.context.clock, self.best_epoch
         if clock.stopped:

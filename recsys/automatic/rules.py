@@ -53,11 +53,10 @@ BY_DATE = Choice(
     "interactions of all users are held out",
 )
 _FEW, _FEW_USERS, _LEAST_SHARE = 100, 0.1, 0.02
-"""Targets below which chance decides between models; a small log may have a tenth of its users, and
-a large one must have this share of them: those with the most interactions are unlike the others."""
+"""Targets below which chance decides between models, as a number and as shares of the users of a
+small log and of a large one."""
 _CLEARLY, _TRAINED_ON = 2, 0.5
-"""The split by date must have so many times as many targets, and leave this share of the
-interactions for training."""
+"""The split by date must have so many times as many targets, and leave this share to train on."""
 _REPEATS = 0.05
 """From this share of repeated items on, seen items are recommended."""
 _MOST_OF_THE_LOG = 0.5
@@ -103,11 +102,9 @@ class Plan:
 
 
 def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> Split | None:
-    """Return the split by date if the usual one, leaving the last items out, has too few users.
+    """Return the split by date if the usual one has too few users, and it has clearly more.
 
-    That needs four interactions of a user; the customers of many shops have two. The split by date
-    needs one before the date and one after it, and times that do not begin anew with every user.
-    None if it is not clearly better. Timestamps [N] ascend for each user, from offsets [U + 1] on.
+    Timestamps [N] ascend for each user, from offsets [U + 1] on.
     """
     users = len(offsets) - 1
     usual = int(np.count_nonzero(np.diff(offsets) >= _NEEDED))
@@ -130,11 +127,7 @@ def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> S
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What the training part of a log looks like.
-
-    Of the validation part only the size of the catalogue is known, of the test part nothing; but
-    the values of a kept column must be readable in all of them.
-    """
+    """What the training part of a log looks like, with the catalogue of the validation part."""
 
     users: int
     """Users with at least two interactions, of which a model can learn."""

@@ -9,7 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import takewhile
@@ -115,12 +115,9 @@ def fit_log(
 ) -> FittedLog:
     """Make the best recommender for a log that the time allows; see `recsys.fit`.
 
-    The prepared dataset goes to ``data/NAME``, or to ``data/NAME-prepared`` or ``NAME-prepared`` if
-    the log itself is there; the results go to ``runs/NAME``. Ctrl-C ends the training: the best so
-    far is tested and kept. A run that was ended in another way resumes when it is started again.
-
-    ``config`` has further settings of the data, ``command`` makes the page again, and the time
-    begins to pass at ``started``, by `time.monotonic`; now if None.
+    Ctrl-C ends the training: the best so far is tested and kept. ``config`` has further settings of
+    the data, ``command`` makes the page again, and the time begins to pass at ``started``, by
+    `time.monotonic`; now if None.
 
     Raises:
         InputError: the log, a setting or the store is invalid; nothing is held out to choose or to
@@ -450,11 +447,6 @@ def _of_racer(racer: Racer) -> run_page.Racer:
 
 
 def _of_baseline(baseline: MeasuredBaseline) -> run_page.Racer:
-    settings = baseline.tuned.settings
-    fields = {} if settings is None else asdict(settings)
-    words = ", ".join(
-        f"{name.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
-        for name, value in fields.items()
-    )
+    settings = "" if baseline.settings == "None" else baseline.settings
     point = RacePoint(baseline.seconds, 0, baseline.ndcg_at_10)
-    return run_page.Racer(baseline.name, words, (point,), "a baseline, tuned")
+    return run_page.Racer(baseline.name, settings, (point,), "a baseline, tuned")

@@ -14,9 +14,8 @@ ChosenTargets = Literal["first", "last", "every"]
 """Which of a user's interactions in a part of the split are targets."""
 
 KnownHistory = Literal["frozen", "advancing"]
-"""Which interactions are the history of a target. frozen: the user's interactions before the part
-that the target is in; advancing: all interactions of the user at earlier times, in that part too.
-Interactions at the time of the target (the rest of its basket) are never part of its history."""
+"""Which interactions are the history of a target: those before the part that the target is in, or
+all of the user at earlier times. Those at the time of the target are never part of it."""
 
 
 def _as_time(value: object) -> object:
@@ -220,34 +219,30 @@ class DataConfig(Section):
     mirror: str | None = None
     """Folder or base URL of the files of named datasets; the variable RECSYS_MIRROR if None."""
     columns: Columns | None = None
-    """Column names of the log. Names that are not given are those of the named dataset, or user_id,
-    item_id, timestamp, or are guessed where names and types leave no doubt."""
+    """Column names of the log. Others are those of the named dataset, or user_id, item_id,
+    timestamp, or are guessed where names and types leave no doubt."""
     header: bool = Field(True, exclude_if=bool)
     """Whether the first line of a text file names the columns. If not, they are called 1, 2, …."""
     encoding: str | None = Field(None, exclude_if=_is_none)
     """Encoding of text files that are neither UTF-8 nor UTF-16, such as cp1252 or latin-1."""
     where: str | dict[str, str] | None = Field(None, exclude_if=_is_none)
     """A condition in SQL: rows for which it does not hold are dropped before all other steps, e.g.
-    ``event_type = 'purchase' and price > 5``; ``==`` is understood too. Several conditions have
-    names, by which the rows that each drops are counted, in their order."""
+    ``event_type = 'purchase' and price > 5``. Several have names, and count the rows they drop."""
     time_format: str | None = Field(None, exclude_if=_is_none)
     """Form of dates in the log that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y
     %H:%M``. If None, it is found where the first rows leave no doubt, also of numbers that are
     dates, such as 20241231 or 202412312359; ``number`` says that they are none."""
     since: Time | None = Field(None, exclude_if=_is_none)
     """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
-    or a number in the log's own unit. Epochs in milli-, micro- or nanoseconds are compared with a
-    date in their unit."""
+    also for epochs in milli-, micro- or nanoseconds; or a number in the log's own unit."""
     keep: tuple[str, ...] = ()
-    """Further columns of the source to store with each interaction, for
-    ``model.interaction_features``; without them a dataset is smaller."""
+    """Further columns to store with each interaction, for ``model.interaction_features``."""
     session_gap: int | None = Field(None, gt=0, lt=2**63)
     """A pause longer than this, in the unit of the log's times (dates: seconds), ends a session.
-    Each session of USER is then a separate user, USER#1, USER#2 and so on, in filters, splits and
-    metrics. If None, users are not split into sessions."""
+    Each session of USER is then a separate user, USER#1, USER#2 and so on."""
     duplicates: Literal["keep", "drop_exact", "first", "last"] = "keep"
-    """What to do with several interactions of a user with an item: keep all (repeat purchases are
-    real), drop rows equal in user, item and time, or keep only the first or last of each pair."""
+    """What to do with several interactions of a user with an item: keep all, drop rows equal in
+    user, item and time, or keep only the first or last of each pair."""
     min_user_interactions: int = Field(1, ge=1, lt=2**31)
     """Users with fewer interactions are dropped."""
     min_item_interactions: int = Field(1, ge=1, lt=2**31)

@@ -127,9 +127,8 @@ class Run:
     """A finished experiment."""
 
     run_id: str
-    """Id of the MLflow run."""
     tracking: TrackingConfig
-    """The store of the MLflow run."""
+    """The MLflow store of the run."""
     bundle: Path
     """Folder of the `ModelBundle`."""
     best_epoch: int
@@ -137,8 +136,7 @@ class Run:
     valid: dict[str, Interval]
     """Validation metrics of the best epoch."""
     test: dict[str, Interval]
-    """Test metrics of the bundle. If the split holds out several purchases per user, they include
-    those of its lists: ``next_...``, and ``best_next_...`` of a model that generates lists."""
+    """Test metrics of the bundle, with those of its lists; see `Results.test_metrics`."""
     seconds: float
     """Seconds of training, validation and refit."""
     headline: dict[str, float] = field(default_factory=dict)

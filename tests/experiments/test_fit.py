@@ -31,7 +31,7 @@ from recsys.shop.simulation import make_shop
 from recsys.tracking import store
 from recsys.tracking.registry import local_bundle
 from recsys.tracking.runs import find_runs
-from recsys.tracking.store import mlflow_link, open_store
+from recsys.tracking.store import mlflow_link
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import refit as refit_module
 from recsys.training.loop import build_batches, train
@@ -291,28 +291,6 @@ def test_a_store_is_opened_by_one_process_at_a_time(
     assert find_runs(["run"], experiment.tracking, "test")
     assert opened
     lock.acquire(timeout=0)
-
-
-@pytest.mark.slow
-def test_a_locked_store_a_folder_and_a_text_are_one_line_within_seconds(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "text").write_text("notes " * 1000)
-    open_store(TrackingConfig(uri=f"sqlite:///{tmp_path}/locked"))
-    with closing(sqlite3.connect(tmp_path / "locked", isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        for name, words in (
-            ("locked", "database is locked"),
-            ("folder", "unable to open database file"),
-            ("text", "file is not a database"),
-            ("text/deeper/mlflow.db", "Not a directory"),
-        ):
-            started, uri = time.monotonic(), f"sqlite:///{tmp_path}/{name}"
-            with pytest.raises(InputError) as caught:
-                open_store(TrackingConfig(uri=uri))
-            assert str(caught.value).startswith(f"tracking.uri {uri}: cannot be used: ")
-            assert words in str(caught.value)
-            assert "\n" not in str(caught.value)
-            assert time.monotonic() - started < 30
 
 
 def test_an_unreachable_server_is_reported_within_seconds(
