@@ -280,7 +280,7 @@ def test_what_cannot_be_combined_is_refused(
         make_experiment(store, "hstu", start)
     )
     featured = make_experiment(store, "dot product", start, "model.item_features=[kind]")
-    assert "model.item_features=[{'column': 'kind'" in refusal(featured)
+    assert "model.item_features=[{'kind': 'category', 'column': 'kind'" in refusal(featured)
     assert "start.digest=abc: " in refusal(
         make_experiment(store, "dot product", start, "start.digest=abc")
     )
