@@ -57,30 +57,14 @@ def parse_experiment(
             if not isinstance(section, dict):
                 raise InputError(f"--set {override}: {'.'.join(parents[:depth])} has no fields")
         section[leaf] = _parse_yaml(value, f"--set {override}")
-    return _check(tree, Experiment, origin, overrides)
+    return _check(tree, Experiment, origin)
 
 
-def _check(
-    tree: dict[str, Any], kind: type[AnySection], origin: str, overrides: Sequence[str] = ()
-) -> AnySection:
-    """Validate a tree; each complaint names the override that caused it, or else the origin."""
+def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySection:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        complaints: dict[str, list[str]] = {}
-        for path, complaint in complaints_of(error, kind):
-            cause = next((o for o in overrides[::-1] if _concerns(o, path)), None)
-            source = origin if cause is None else f"--set {one_line(cause, _MAX_LENGTH)}"
-            complaints.setdefault(source, []).append(complaint)
-        raise InputError(
-            "; ".join(f"{source}: {'; '.join(lines)}" for source, lines in complaints.items())
-        ) from error
-
-
-def _concerns(override: str, path: str) -> bool:
-    """Return whether an override set the field of a path, a section with it, or a field below."""
-    key = override.partition("=")[0]
-    return f"{path}.".startswith(f"{key}.") or f"{key}.".startswith(f"{path}.")
+        raise InputError(f"{origin}: {'; '.join(complaints_of(error, kind))}") from error
 
 
 def continued(
@@ -201,7 +185,7 @@ def _parse_yaml(text: str, origin: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         # PyYAML raises the latter for values that do not fit their tags, e.g. !!int abc.
         problem = f"a value cannot be read: {error}"
-    raise InputError(f"{one_line(origin, _MAX_LENGTH)}: not valid YAML: {problem}")
+    raise InputError(f"{origin}: not valid YAML: {one_line(problem, _MAX_LENGTH)}")
 
 
 class _Loader(yaml.SafeLoader):

@@ -36,7 +36,7 @@ class Section(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            complaints = "; ".join(text for _, text in complaints_of(error, type(self)))
+            complaints = "; ".join(complaints_of(error, type(self)))
             raise InputError(f"{type(self).__name__}: {complaints}") from error
 
     # pydantic then checks sections in others without a call of their own: errors keep their paths.
@@ -48,8 +48,8 @@ def with_kind(section: object) -> object:
     return {"kind": section} if isinstance(section, str) else section
 
 
-def complaints_of(error: ValidationError, root: type[Section]) -> Iterator[tuple[str, str]]:
-    """Yield the dotted path of each wrong field, and a line: path, rule, value or nearest name."""
+def complaints_of(error: ValidationError, root: type[Section]) -> Iterator[str]:
+    """Yield a line for each wrong field: its dotted path, the rule, the value or nearest name."""
     for problem in error.errors():
         path, section = _locate([str(key) for key in problem["loc"]], root)
         rule = problem["msg"].removeprefix("Value error, ")
@@ -63,7 +63,7 @@ def complaints_of(error: ValidationError, root: type[Section]) -> Iterator[tuple
             complaint = f"the kind must be {tags}, not {_shown(tag)}"
         elif problem["type"] == "union_tag_not_found":
             complaint = f"needs a kind, not {_shown(problem['input'])}"
-        yield path, f"{path or 'config'}: {complaint}"
+        yield f"{path or 'config'}: {complaint}"
 
 
 def _shown(value: object) -> str:

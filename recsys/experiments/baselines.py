@@ -39,10 +39,7 @@ class Tuned:
 
 
 def baselines_of(experiment: Experiment, dataset: PreparedDataset) -> list[str]:
-    """Return the names of the baselines that are informative under the protocol.
-
-    If seen items are filtered, nothing is repeated; EASE refuses large catalogues.
-    """
+    """Return the names of the baselines that are informative under the protocol."""
     repeating = {"personal_frequency", "repeat_last", "transitions_and_repeats"}
     excluded = repeating if experiment.evaluation.seen == "filter" else set()
     if dataset.num_items > MAX_ITEMS:

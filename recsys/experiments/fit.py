@@ -70,8 +70,7 @@ def fit(
     Args:
         experiment: all settings; see `Experiment.with_data` for those of the data.
         dataset: the prepared dataset.
-        out: folder for the bundle and the tables of ranks and lists
-            (``runs/NAME`` if None); it is written at the end and replaces that of an earlier run.
+        out: folder for the bundle and the tables (``runs/NAME`` if None), which is replaced.
         progress: the progress display. If None, a new one is shown.
         fresh: ignore and delete any checkpoint.
         phases: gets the seconds of the phases of the run, by name.
@@ -221,7 +220,7 @@ def evaluate_and_write(
         held_out: the targets of both parts.
         candidates: the items that test targets are ranked among; all if None.
         phases: the seconds of training and validation; those of what follows are added.
-        out: the folder to write, which replaces that of an earlier run.
+        out: the folder to write.
         tracker: the open run.
         progress: the view to show it in. If None, a new one.
         answer: what the bundle and the MLflow tag ``answer`` call the model, if anything.

@@ -31,14 +31,12 @@ logger = logging.getLogger(__name__)
 
 
 class Predicted(NamedTuple):
-    """The figures of the predictions of another system."""
+    """The figures of another system; targets without a score rank below all that have one."""
 
     run_id: str
-    """Id of the MLflow run."""
     metrics: dict[str, Interval]
     targets: int
     unscored: int
-    """The number of targets that the system gave no score: they rank below all that it did."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +49,7 @@ class GivenScores:
     items: NDArray[np.int64]
     """Shape [N]: item tokens."""
     levels: NDArray[np.float32]
-    """Shape [N]: the place of each score among those of its user, 1 the lowest; equal ones share
-    it. Items without a score have 0."""
+    """Shape [N]: the dense rank of each score among those of its user, 1 the lowest; else 0."""
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
@@ -79,13 +76,9 @@ def numbered(holdout: Holdout) -> Holdout:
 
 
 def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
-    """Read the scores of another system for the users and items of a dataset.
+    """Read a table of user_id, item_id and score in any order, with lists of any length.
 
-    Args:
-        source: a file or frame with the columns user_id, item_id and score, in any order; users
-            have lists of any length. Rows of users or items that the dataset lacks are left out,
-            with a warning.
-        dataset: the dataset.
+    Rows of users or items that the dataset lacks are left out, with a warning.
 
     Raises:
         InputError: the table cannot be read, a score is no number, or a pair has two.

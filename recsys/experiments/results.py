@@ -47,8 +47,7 @@ class Results:
     cutoffs: Sequence[int]
     test: HeldOut
     lists: Mapping[str, NextListTable]
-    """The lists of next purchases on the test part, by name: ``lists`` of the model
-    or baseline; ``lists_best`` the best items of a model that generates its lists."""
+    """Lists of next purchases: ``lists``; ``lists_best`` too of a model that generates them."""
     valid: RankTable | None = None
     """The ranks of the validation targets, with segments; None for a baseline."""
     model_alone: Mapping[Part, RankTable] = field(default_factory=dict)
@@ -172,8 +171,8 @@ def register(
 
     Args:
         model: a run, by id, beginning of its id or name; or the folder of a bundle, or of a run.
-        name: the name, such as shop.
-        alias: an alias that then names this version, such as champion.
+        name: such as shop.
+        alias: a name for this version, such as champion.
         tracking: the store; the default one if None.
 
     Raises:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,26 +128,18 @@ MODEL = "model"
 """The name of the experiment's own model among the names of baselines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backtested:
-    """The result of one model or baseline."""
+class Backtested(NamedTuple):
+    """The result of one model or baseline: an MLflow run and ranks for each fold."""
 
-    name: str
-    """`MODEL` or the name of a baseline."""
-    runs: tuple[str, ...]
-    """Ids of the MLflow runs, one per fold."""
-    folds: tuple[RankTable, ...]
+    runs: list[str]
+    folds: list[RankTable]
     pooled: RankTable
 
 
 def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDataset]) -> Backtested:
-    """Fit on each fold separately and evaluate on its test part.
+    """Fit `MODEL` or a baseline on each fold separately, and evaluate it on its test part.
 
-    Args:
-        name: `MODEL` or the name of a baseline.
-        experiment: all settings; fold i is called NAME-fold-i and written to runs/NAME-fold-i.
-        datasets: the datasets of the folds, whose data settings replace those of the experiment;
-            see `recsys.data.splits.folds`.
+    Fold i is called NAME-fold-i and written to runs/NAME-fold-i; it has the settings of its data.
 
     Raises:
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
@@ -164,8 +155,6 @@ def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDatas
             else:
                 runs.append(fit_baseline(name, fold, dataset))
             line.advance()
-    evaluated = find_runs(runs, experiment.tracking, "test")
-    tables = tuple(run.ranks for run in evaluated)
-    return Backtested(
-        name, tuple(runs), tables, pool_folds(tables, [dataset.user_ids for dataset in datasets])
-    )
+    tables = [run.ranks for run in find_runs(runs, experiment.tracking, "test")]
+    pooled = pool_folds(tables, [dataset.user_ids for dataset in datasets])
+    return Backtested(runs, tables, pooled)

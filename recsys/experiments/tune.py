@@ -1,7 +1,4 @@
-"""Hyperparameter search with Optuna on validation; the test targets are never used.
-
-The only importer of optuna.
-"""
+"""Hyperparameter search with Optuna on validation; the test targets are never used."""
 
 from __future__ import annotations
 
@@ -55,14 +52,9 @@ class Tuned:
     study: str
     """Name of the study in Optuna's storage."""
     storage: str
-    """URL of Optuna's storage."""
 
     def write(self, path: Path) -> None:
-        """Write the best experiment as YAML, atomically.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write the best experiment as YAML, atomically."""
         found = f"# Validation NDCG@10 {self.ndcg_at_10:.4f}, the best of {self.trials} trials.\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as file:

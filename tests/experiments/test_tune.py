@@ -168,7 +168,7 @@ def test_incompatible_values_do_not_end_the_search(
     space = {"model.num_heads": {"choices": [3]}}
     with pytest.raises(InputError, match="tune: none of the trials of walks-.* has finished"):
         tune(experiment, dataset, make_search(space=space, trials=2))
-    assert "trial 0: --set model.num_heads=3: model.num_heads: must divide" in caplog.text
+    assert "trial 0: tune: model.num_heads: must divide" in caplog.text
 
 
 @pytest.mark.parametrize(
