@@ -45,20 +45,8 @@ def extend(
 ) -> Recommender:
     """Add the new items of a dataset to a trained model, without training, and write the result.
 
-    The items that the model knows keep their scores. New ones are represented by their features
-    where the model reads any, else by the items that occur next to them.
-
-    Args:
-        path: see `load`.
-        dataset: the dataset with the new items, or its folder.
-        out: the folder of the new bundle.
-        tracking: the store; the default one if None.
-
-    Returns:
-        The extended model, with the dataset to look users up in.
-
-    Raises:
-        InputError: see `recsys.serving.new_items.extend`.
+    See `recsys.serving.new_items.extend`; ``path`` is that of `load`. The result looks users up in
+    the dataset with the new items.
     """
     from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
     from recsys.serving.new_items import extend as extend_bundle  # noqa: PLC0415
@@ -84,11 +72,7 @@ def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None 
 
 
 def stored_at(path: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> str:
-    """Return where the model of a path or a name is at the moment: a name may move on.
-
-    Raises:
-        InputError: the store has no such model, or cannot be used.
-    """
+    """Return where the model of a path or a name is at the moment: a name may move on."""
     if not is_model_name(path):
         return os.fspath(path)
     from recsys.tracking.registry import bundle_place  # noqa: PLC0415 - the base install has none

@@ -37,7 +37,7 @@ from recsys.config import (
 from recsys.console import AS_JSON
 from recsys.data.audit import audit, warnings_in
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
-from recsys.data.sources import Engine, source_name
+from recsys.data.sources import source_name
 from recsys.errors import InputError
 from recsys.folders.manifest import library_version
 
@@ -207,13 +207,6 @@ Memory = Annotated[
     str | None,
     Option(
         help="Memory for the rows of a log, e.g. 4GiB; the rest goes to the disk. Default: half."
-    ),
-]
-EngineOption = Annotated[
-    Engine | None,
-    Option(
-        "--engine",
-        help="spark: the workers of Spark read and filter Parquet files, with the same result.",
     ),
 ]
 

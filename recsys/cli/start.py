@@ -14,7 +14,6 @@ from rich.console import Console
 from typer import Argument, Option
 
 from recsys.cli.options import (
-    EngineOption,
     Fresh,
     Items,
     Log,
@@ -183,7 +182,6 @@ def prepare_data(
     items: Items = None,
     users: Path | None = None,
     memory: Memory = None,
-    engine: EngineOption = None,
     overrides: Set = None,
 ) -> None:
     """Check, sort, split and encode a log, or add one to a prepared dataset.
@@ -209,7 +207,7 @@ def prepare_data(
     if out is None or append_to is not None:
         raise InputError("give one of --out FOLDER, to prepare anew, and --append DATASET")
     data = experiment.data
-    dataset = prepare(data.source, data, out, items, users, memory, engine)
+    dataset = prepare(data.source, data, out, items, users, memory)
     warnings = count_warnings(dataset, experiment)
     counts, dropped = dict(dataset.manifest.counts), dataset.manifest.dropped
     row = {"dataset": str(out), "rows_read": counts.pop("rows_read"), "dropped": dropped}

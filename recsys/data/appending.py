@@ -186,7 +186,10 @@ def _of_persons(table: pl.DataFrame, config: DataConfig) -> pl.DataFrame:
 def known_first(log: Log, users: pl.Series, items: pl.Series) -> None:
     """Number the users and items of a log anew: known ones first, in their order."""
     run = log.connection.execute
-    for ids, table, number in ((users, "users", "u"), (items, "items", "i")):
+    for ids, table, number, order in (
+        (users, "users", "u", "r.u, l.rowid"),
+        (items, "items", "i", "l.rowid"),
+    ):
         log.connection.register("known", ids.to_frame().with_row_index("place").to_arrow())
         run(
             f"create or replace temp table renumbered as select {ids.name}, {number} as old, "
@@ -195,11 +198,7 @@ def known_first(log: Log, users: pl.Series, items: pl.Series) -> None:
         )
         run(
             f"create or replace temp table log as select l.* replace (r.{number} as {number}) "
-            f"from log l join renumbered r on l.{number} = r.old"
+            f"from log l join renumbered r on l.{number} = r.old order by {order}"
         )
         run(f"create or replace temp table {table} as select {ids.name}, {number} from renumbered")
         log.connection.unregister("known")
-    run(
-        "create or replace temp table log as "
-        "select * replace (row_number() over (order by u, ord) - 1 as ord) from log"
-    )

@@ -101,8 +101,6 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     ),
 }
 
-_FIRST_UNIX_TIME = 100_000_000
-"""Numbers from here on, early 1973 in seconds, look like a time in a file without a header."""
 _CLOCK = r"^\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?$"
 """A time of day, which makes of a column of times a doubt beside one of days."""
 
@@ -116,17 +114,14 @@ def guess_columns(
     """Find the user, item and time column of a log by name and type.
 
     A column that is given is taken. Else one is taken that has the default name of the role, or a
-    known name and a type that fits, if no other one is as good. A column without a value is only
-    taken if there is no other.
-
-    The four columns of a file without a header are user, item, rating and time, if the last one has
-    Unix times and the third numbers from 0 to 10.
+    known name and a type that fits, if no other one is as good. A column without a value is taken
+    if there is no other.
 
     Args:
         rows: the first rows of the log, with all of its columns.
         given: the columns that are known; unset fields are guessed.
         origin: the name of the log in messages.
-        time_format: the form of times, as in the settings: any column may have it.
+        time_format: if the settings say it, any column may have it.
 
     Raises:
         InputError: no column fits a role, or several do.
@@ -138,10 +133,10 @@ def guess_columns(
     known = {} if given is None else given.model_dump(exclude_unset=True)
     if rows.width:
         rows = rows.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
-    found: dict[str, str] = {} if known else _by_position(rows)
+    found: dict[str, str] = {}
     doubts: dict[Role, list[str]] = {}
     for role in WORDS:
-        if role not in known and role not in found:
+        if role not in known:
             taken = {name for other, name in (known | found).items() if other != "position"}
             choice = _best(role, rows, taken, time_format)
             if len(choice) == 1:
@@ -155,12 +150,11 @@ def guess_columns(
 
 @lru_cache(maxsize=1 << 17)
 def plain_name(name: str) -> str:
-    """Return the name of a column without case, blanks and marks, nor the types of RecBole.
+    """Return the name of a column without case, blanks and marks.
 
-    >>> plain_name("Kunden-Nr."), plain_name("user_id:token")
-    ('kundennr', 'userid')
+    >>> plain_name("Kunden-Nr.")
+    'kundennr'
     """
-    name = re.sub(r":(?:token|float)(?:_seq)?$", "", name)
     return re.sub(r"[\W_]", "", name.lower())
 
 
@@ -215,28 +209,14 @@ def _is_clock(values: pl.Series) -> bool:
     return values.dtype == pl.Time or (is_text and bool(values.str.contains(_CLOCK).all()))
 
 
-def _by_position(rows: pl.DataFrame) -> dict[str, str]:
-    """Return the columns of a file without a header that has ratings, as those of MovieLens."""
-    if rows.columns != ["1", "2", "3", "4"]:
-        return {}
-    columns = [_known(rows[name]) for name in ("3", "4")]
-    numbers = [numbers_in(column) if column.dtype == pl.String else column for column in columns]
-    if any(column.is_empty() or column.has_nulls() for column in numbers):
-        return {}
-    ratings, times = numbers
-    is_rated = ratings.dtype.is_numeric() and ratings.is_between(0, 10).all()
-    if not (is_rated and times.dtype.is_numeric() and (times >= _FIRST_UNIX_TIME).all()):
-        return {}
-    return {"user_id": "1", "item_id": "2", "timestamp": "4"}
-
-
 def _refusal(rows: pl.DataFrame, doubts: dict[Role, list[str]]) -> str:
     questions = "; ".join(
         f"which column is the {WORDS[role]}{', ' if names else ''}{' or '.join(names)}"
         for role, names in doubts.items()
     )
-    options = ", ".join(f"--{WORDS[role]}" for role in doubts)
-    words = ", ".join(f"{WORDS[role]}=" for role in doubts)
+    options, words = (
+        ", ".join(form.format(WORDS[role]) for role in doubts) for form in ("--{}", "{}=")
+    )
     order = f"; --time {ROW_ORDER} takes the order of the rows" if "timestamp" in doubts else ""
     return (
         f"cannot tell {questions}; its columns are {', '.join(rows.columns)}: name them with "

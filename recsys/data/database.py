@@ -29,6 +29,7 @@ MISSING_WORDS = (
 """The words that stand for a missing id or time, as pandas, databases and trackers write them."""
 PLAIN_INTEGER = "0|-?[1-9][0-9]{0,17}"
 """Text that is an integer of 64 bits; 007 is none."""
+_WHOLE_TEXT = rf"{PLAIN_INTEGER}|-?[0-9]{{1,15}}\.0"
 WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"}
 WHOLE |= {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
 """The types of integers."""
@@ -69,30 +70,12 @@ def check_names(names: Iterable[str], origin: str) -> None:
         known[column.lower()] = column
 
 
-_ZONE = r"(?: *(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?))?"
 _ISO = (
-    r"\d{4}-\d{1,2}-\d{1,2}"
-    rf"(?:(?:T| +)\d{{1,2}}(?::\d{{2}}(?::\d{{2}}(?:[.,]\d+)?)?)?{_ZONE})?"
-    rf"|\d{{8}}T\d{{4}}(?:\d{{2}}(?:[.,]\d+)?)?{_ZONE}"
+    r"\d{4}-\d{1,2}-\d{1,2}(?:(?:T| +)\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?"
+    r"(?: *(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?))?)?"
 )
 """Times of ISO 8601, as databases write them too. DuckDB's own cast also takes other texts."""
-_REWRITTEN = (
-    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})(\d{2})", r"\1-\2-\3T\4:\5:\6"),
-    (r"^(\d{4})(\d{2})(\d{2})T(\d{2})(\d{2})", r"\1-\2-\3T\4:\5"),
-    (r"^(\S+) +(\d)", r"\1T\2"),
-    (r"(T\d{1,2})($|Z| *[+-]| *UTC| *GMT)", r"\1:00\2"),
-    (r"(:\d{2}),(\d)", r"\1.\2"),
-    (r" +([+-])", r"\1"),
-    (r" *(UTC|GMT)$", "Z"),
-)
-"""What makes of them a text that DuckDB reads."""
 _NUMBER = r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)"
-
-
-def _rewritten(sql: str) -> str:
-    for pattern, replacement in _REWRITTEN:
-        sql = f"regexp_replace({sql}, {text(pattern)}, {text(replacement)})"
-    return sql
 
 
 MACROS = {
@@ -102,15 +85,17 @@ MACROS = {
     # Seventeen words are looked for only where a text begins as one of them, with a blank, or not.
     "present(t)": f"case when unicode(t) not in ({_BEGINNINGS}) then stripped(t) "
     f"when stripped(t) not in ({', '.join(map(text, MISSING_WORDS))}) then stripped(t) end",
-    # 007 is text, and so is what has more than 64 bits.
-    "is_plain(t)": f"regexp_full_match(t, {text(PLAIN_INTEGER)})",
+    # An integer, also as pandas writes it if some are missing in the column; null if missing.
+    "is_whole(t)": f"case when regexp_full_match(t, {text(_WHOLE_TEXT)}) then true "
+    f"else regexp_full_match(present(t), {text(_WHOLE_TEXT)}) end",
+    "whole_in(t)": f"coalesce(try_cast(t as bigint), try_cast(trim(t, {text(_BLANKS)}) as bigint))",
     "integer_in(t)": f"case when regexp_full_match(t, {text('[+-]?[0-9]+')}) "
     "then try_cast(t as bigint) end",
     "number_in(t)": f"case when regexp_full_match(t, {text(_NUMBER)}, 'i') "
     "then try_cast(t as double) end",
-    "date_in(t)": f"case when regexp_full_match(t, {text(_ISO)}) then "
-    f"coalesce(try_cast(t as timestamptz), try_cast({_rewritten('t')} as timestamptz)) "
-    "at time zone 'UTC' end",
+    # DuckDB reads neither decimal commas nor blanks before a zone.
+    "date_in(t)": f"case when regexp_full_match(t, {text(_ISO)}) then try_cast(regexp_replace("
+    r"replace(t, ',', '.'), ' +([+-])', '\1') as timestamptz) at time zone 'UTC' end",
     # // rounds to zero
     "floored(n, units)": "(n - (n % units + units) % units) // units",
 }
@@ -124,13 +109,9 @@ def database(
     *,
     is_small: bool = False,
 ) -> duckdb.DuckDBPyConnection:
-    """Return a database in memory that reads some paths and spills to a folder.
+    """Return a database in memory that reads ``paths`` alone and spills to the folder ``work``.
 
-    Args:
-        paths: the files and folders that it may read.
-        work: a folder for what does not fit in memory, and for files of the caller.
-        memory: the bytes that its tables may take.
-        is_small: whether one thread is enough.
+    ``memory`` is the bytes that its tables may take; for a small one, one thread is enough.
     """
     threads = 1 if is_small else usable_processors()
     config: dict[str, Any] = dict(_CLOSED)
@@ -144,7 +125,7 @@ def database(
     files = [path for path in allowed if not path.is_dir()]
     base.execute("set global TimeZone = 'UTC'")
     with suppress(duckdb.Error):  # a notebook without ipywidgets has no bar, and refuses
-        base.execute("set global enable_progress_bar = false")
+        base.execute("set enable_progress_bar = false")
     base.execute(f"set temp_directory = {text(work / 'spilled' if work else '')}")
     base.execute(f"set allowed_directories = {texts(folders)}")
     base.execute(f"set allowed_paths = {texts(files)}")
@@ -197,11 +178,7 @@ def reason(said: object) -> str:
 def in_one_line(
     origin: str, what: str = "cannot be prepared", *others: type[Exception]
 ) -> Iterator[None]:
-    """Make one line of what goes wrong in DuckDB, or of other errors: the file, what, and why.
-
-    Raises:
-        InputError: memory or the disk is exhausted, or something else has failed.
-    """
+    """Make one line of what goes wrong in DuckDB, or of other errors: the file, what, and why."""
     errors: tuple[type[Exception], ...] = (duckdb.Error, *others)
     try:
         yield
@@ -247,16 +224,10 @@ def memory_limit() -> int:
 
 
 def check_memory(needed: int, purpose: str, remedy: str, gpu_memory: int | None = None) -> None:
-    """Refuse what needs more bytes than half of the memory; the rest is for the work itself.
+    """Refuse what needs more bytes than half of the memory, which the work itself needs too.
 
-    Args:
-        needed: bytes.
-        purpose: what needs them, in the plural.
-        remedy: what to change.
-        gpu_memory: bytes that are free on the GPU, if the memory is its.
-
-    Raises:
-        InputError: it needs more.
+    ``purpose`` is in the plural; ``gpu_memory`` is the bytes that are free on the GPU, if it is the
+    memory.
     """
     limit = memory_limit() if gpu_memory is None else gpu_memory
     if needed > limit // 2:
@@ -290,7 +261,7 @@ def memory_setting(memory: int | str | None) -> int:
 def dates_in(values: pl.Series) -> pl.Series:
     """Parse ISO 8601 text as UTC date-times, null if invalid; times without a zone are UTC.
 
-    >>> dates_in(pl.Series(["2024-01-02 03", "15-03-24"])).dt.hour().to_list()
+    >>> dates_in(pl.Series(["2024-01-02 03:04", "15-03-24"])).dt.hour().to_list()
     [3, None]
     """
     return computed(values, "date_in(v)").cast(pl.Datetime("us"))

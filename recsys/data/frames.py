@@ -24,11 +24,11 @@ _NO_COLUMN = (pa.ArrowException, TypeError, ValueError, OverflowError)
 def open_frame(frame: Any, origin: str) -> pa.Table:
     """Return a frame as Arrow data.
 
-    Values are exact: a column of Python objects that Arrow refuses, such as 71053 beside 85123A or
-    2**60 + 1 beside 1.5, becomes text.
+    Values are exact: a column of Python objects that Arrow refuses, such as 71053 beside 85123A
+    or 2**60 + 1 beside 1.5, becomes text.
 
     Raises:
-        InputError: it is no frame, or names of columns are neither text nor integers.
+        InputError: it is no frame, or two columns have one name.
     """
     try:
         if is_pandas_dataframe(frame):
@@ -38,11 +38,8 @@ def open_frame(frame: Any, origin: str) -> pa.Table:
             known = known.collect("polars" if known.implementation.is_polars() else "pyarrow")
         if known.implementation.is_polars():
             native = known.to_native()
-            texts = [
-                pl.Series(column.name, map(_as_text, column), pl.String)
-                for column in native
-                if column.dtype == pl.Object
-            ]
+            objects = [column for column in native if column.dtype == pl.Object]
+            texts = [pl.Series(column.name, map(_as_text, column), pl.String) for column in objects]
             known = nw.from_native(native.with_columns(texts))
         return known.to_arrow()
     except (pl.exceptions.PolarsError, NarwhalsError, *_NO_COLUMN) as error:
@@ -52,13 +49,7 @@ def open_frame(frame: Any, origin: str) -> pa.Table:
 
 
 def _of_pandas(frame: Any, origin: str) -> pa.Table:
-    """Return a frame of pandas as Arrow data; integers among the names become text."""
-    if (levels := frame.columns.nlevels) > 1:
-        raise InputError(f"{origin}: names of columns must be text, not of {levels} levels")
-    types = sys.modules["pandas"].api.types  # who has a frame has loaded it
-    for name in frame.columns:
-        if not (isinstance(name, str) or types.is_integer(name)):
-            raise InputError(f"{origin}: names of columns must be text or integers, not {name!r}")
+    """Return a frame of pandas as Arrow data; names that are no text become text."""
     names = [str(name) for name in frame.columns]  # 1 and "1" would be the same
     check_names(names, origin)
     frame = frame.set_axis(names, axis=1)

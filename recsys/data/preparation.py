@@ -23,8 +23,8 @@ from recsys.data.frames import readable_again
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.log import BLOCK, KEPT, Log, filter_log, read_log, settle
 from recsys.data.manifest import INTERACTIONS, OUTSIDE, AppendedLog, Manifest, count_copies
-from recsys.data.sources import Engine, find_named_dataset, is_spark_frame, read_named
-from recsys.data.spark import spark_table
+from recsys.data.sources import find_named_dataset, read_named
+from recsys.data.spark import is_spark_frame, spark_table
 from recsys.data.splits import SplitChoice, cut_points, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in
@@ -51,20 +51,15 @@ def write_dataset(
     items: TableSource | None = None,
     users: TableSource | None = None,
     memory: int | str | None = None,
-    engine: Engine | None = None,
     *,
     choose_split: SplitChoice | None = None,
 ) -> None:
     """Write a prepared dataset, unless it is there already; see `recsys.data.prepared.prepare`."""
-    if engine not in (None, "spark"):
-        raise InputError(f"engine: must be spark or left out, not {engine!r}")
     Manifest.previous(out)  # anything else at the path is refused before the work
     user_table = read_features(users, config, "the user table")
     item_table = read_features(items, config, "the item table")
     with work_folder(out) as folder:
-        table, named_items, config = open_log(
-            source, config, folder, memory_setting(memory), engine
-        )
+        table, named_items, config = open_log(source, config, folder, memory_setting(memory))
         name = table.origin
         with in_one_line(name), stage(f"preparing {name}", 4, even=False) as progress:
             progress.say("reading")
@@ -113,7 +108,6 @@ def open_log(
     config: DataConfig,
     folder: Path | None,
     memory: int | None = None,
-    engine: Engine | None = None,
 ) -> tuple[OpenTable, pl.DataFrame | None, DataConfig]:
     """Open a log by the name of its dataset, a path or a frame; the folder is for what spills.
 
@@ -121,12 +115,9 @@ def open_log(
         The log; the item table of a named dataset; the settings, with the columns of such a one.
     """
     dataset = find_named_dataset(source) if isinstance(source, str) else None
-    if dataset is not None and engine is not None:
-        raise InputError(f"{source}: a named dataset fits in memory: leave out engine={engine!r}")
-    if engine is not None or is_spark_frame(source):
-        if folder is None:
-            raise InputError(f"engine={engine!r}: needs a folder")
-        return spark_table(source, config, folder, memory), None, config
+    if folder is not None and is_spark_frame(source):
+        frame: Any = source
+        return spark_table(frame, config, folder, memory), None, config
     if dataset is None:
         options: dict[str, Any] = {"header": config.header, "encoding": config.encoding}
         return open_table(source, **options, work=folder, memory=memory), None, config
@@ -248,14 +239,14 @@ def _write_interactions(log: Log, folder: Path) -> tuple[Int32s, Int64s]:
     numbers = _new_array(folder / "items.npy", log.rows, np.int32)
     times = _new_array(folder / "timestamps.npy", log.rows, np.int64)
     at = 0
-    for block in log.blocks("select i, timestamp from log order by ord"):
+    for block in log.blocks("select i, timestamp from log"):
         span = slice(at, at + len(block))
         numbers[span], times[span] = block["i"].to_numpy(), block["timestamp"].to_numpy()
         at += len(block)
     times.flush()
     if log.keep:
         kept = ", ".join(f"{quoted(KEPT + column)} as {quoted(column)}" for column in log.keep)
-        blocks = (b.to_arrow() for b in log.blocks(f"select {kept} from log order by ord"))
+        blocks = (b.to_arrow() for b in log.blocks(f"select {kept} from log"))
         first = next(blocks)
         with pq.ParquetWriter(folder / INTERACTIONS, first.schema, compression="zstd") as writer:
             writer.write_table(first.combine_chunks(), _ROW_GROUP)

@@ -17,7 +17,6 @@ from recsys.data.database import check_memory
 from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
 from recsys.data.preparation import write_dataset
-from recsys.data.sources import Engine
 from recsys.data.splits import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
 from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
@@ -212,7 +211,6 @@ def prepare(
     items: TableSource | None = None,
     users: TableSource | None = None,
     memory: int | str | None = None,
-    engine: Engine | None = None,
     **words: Unpack[LogWords],
 ) -> PreparedDataset:
     """Sort, filter, split and encode a log, and write it as a prepared dataset.
@@ -228,14 +226,13 @@ def prepare(
         users: user features: a table with the column user_id and one row per user.
         memory: bytes, or "4GiB" and the like, that the rows may take; what needs more goes to the
             disk of ``out``, with the same result. Half of the memory if None.
-        engine: ``spark`` lets Spark read and filter a log in its store, as it does its frames.
         **words: settings in the words of the command line, e.g. ``user="customer"``; `LogWords`.
 
     Raises:
         InputError: the log, a table, a word or the folder is invalid; nothing is written then.
     """
     config = with_words(config, words)
-    write_dataset(source, config, checked_path(out), items, users, memory, engine)
+    write_dataset(source, config, checked_path(out), items, users, memory)
     return PreparedDataset.open(out)
 
 

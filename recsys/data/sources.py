@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import glob
-import http.client
 import os
-import shutil
-import sys
-import tempfile
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import polars as pl
 
@@ -23,12 +19,7 @@ from recsys.shop.simulation import make_shop
 
 Tables = tuple[pl.DataFrame, pl.DataFrame | None]
 """A log and, if there is one, its item table."""
-
-Engine = Literal["spark"]
-"""What reads and filters a log before this process does; this process alone if it is not named."""
-
-MIRROR_VARIABLE = "RECSYS_MIRROR"
-"""Environment variable: the folder or base URL that holds the files of the named datasets."""
+_MIRROR = "RECSYS_MIRROR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +40,27 @@ class NamedDataset:
     columns: Columns = field(default_factory=Columns)
 
 
-def read_named(
-    dataset: NamedDataset, mirror: str | None = None, cache: Path = Path("data")
-) -> Tables:
+def read_named(dataset: NamedDataset, mirror: str | None = None) -> Tables:
     """Return the log of a named dataset, and its item table (item_id and features) if it has one.
 
     Args:
         dataset: the dataset.
-        mirror: the folder or base URL of its files; the variable RECSYS_MIRROR if None.
-        cache: folder for downloaded files.
+        mirror: the folder of its files; that of the variable RECSYS_MIRROR if None.
 
     Raises:
-        InputError: no mirror has its files, or one of them is another file.
+        InputError: the folder does not have its files, or one of them is another file.
     """
-    mirror = mirror or os.environ.get(MIRROR_VARIABLE, "")
-    return dataset.read(*(_locate(file, dataset, mirror, cache) for file in dataset.files))
+    folder = Path(mirror or os.environ.get(_MIRROR, "data"))
+    for name, sha256 in dataset.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise InputError(
+                f"{dataset.name}: {name} is not in {folder}; set {_MIRROR} to a folder that has it "
+                f"(the data come from {dataset.homepage})"
+            )
+        if (actual := file_sha256(path)) != sha256:
+            raise InputError(f"{path}: SHA-256 {actual} is not {sha256}: not the file {name}")
+    return dataset.read(*(folder / name for name in dataset.files))
 
 
 def find_named_dataset(source: str) -> NamedDataset | None:
@@ -83,41 +80,6 @@ def find_named_dataset(source: str) -> NamedDataset | None:
     raise InputError(f"{source}: neither a file nor a named dataset{hint}")
 
 
-def _locate(file: str, dataset: NamedDataset, mirror: str, cache: Path) -> Path:
-    """Return the path of the verified file; download it if the mirror is a URL."""
-    is_url = mirror.startswith(("http://", "https://"))
-    folders = [cache] if is_url or not mirror else [Path(mirror), cache]
-    for folder in folders:
-        if (path := folder / file).is_file():
-            _check(path, dataset.files[file], str(path))
-            return path
-    if not is_url:
-        searched = " nor in ".join(str(folder) for folder in folders)
-        raise InputError(
-            f"{dataset.name}: {file} is not in {searched}; set {MIRROR_VARIABLE} to a folder or "
-            f"base URL that has it (the data come from {dataset.homepage})"
-        )
-    url = f"{mirror.rstrip('/')}/{file}"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (
-            urllib.request.urlopen(url, timeout=60) as response,  # noqa: S310 (http or https only)  # nosec B310
-            tempfile.TemporaryDirectory(dir=cache, prefix=f".{file}.") as folder_of_download,
-        ):
-            path = Path(folder_of_download, file)
-            with path.open("wb") as target:
-                shutil.copyfileobj(response, target)
-            _check(path, dataset.files[file], url)
-            return path.replace(cache / file)
-    except (OSError, http.client.HTTPException) as error:
-        raise InputError(f"{url}: cannot be fetched into {cache}: {error}") from error
-
-
-def _check(path: Path, sha256: str, origin: str) -> None:
-    if (actual := file_sha256(path)) != sha256:
-        raise InputError(f"{origin}: SHA-256 {actual} is not {sha256}: not the file {path.name}")
-
-
 def _parquet(log: Path, items: Path | None = None) -> Tables:
     return pl.read_parquet(log), None if items is None else pl.read_parquet(items)
 
@@ -128,16 +90,16 @@ def _movielens_100k(log: Path) -> Tables:
     return pl.read_csv(log, separator="\t", has_header=False, new_columns=names), None
 
 
-def _online_retail(log: Path) -> Tables:
-    """Read the purchases of known customers, and the names of the products."""
-    lines = pl.read_parquet(log).filter(
+def _online_retail(log: Path, *, cleaned: bool = True) -> Tables:
+    """Read purchase lines, and the names of the products: the most frequent description of each."""
+    lines = pl.read_parquet(log)
+    purchases = lines.filter(
         pl.col("CustomerID").is_not_null(),
         ~pl.col("InvoiceNo").str.starts_with("C"),  # a cancellation
         pl.col("Quantity") > 0,
     )
-    # Descriptions vary: the most frequent one is the name; ties go to the first in the alphabet.
     items = (
-        lines.filter(pl.col("Description").is_not_null())
+        purchases.filter(pl.col("Description").is_not_null())
         .group_by(pl.col("StockCode").alias("item_id"), pl.col("Description").alias("description"))
         .len()
         .sort("len", "description", descending=[True, False])
@@ -145,12 +107,7 @@ def _online_retail(log: Path) -> Tables:
         .drop("len")
         .sort("item_id")
     )
-    return lines, items
-
-
-def _online_retail_lines(log: Path) -> Tables:
-    """Read all lines, and the names of the products."""
-    return pl.read_parquet(log), _online_retail(log)[1]
+    return purchases if cleaned else lines, items
 
 
 def _shop() -> Tables:
@@ -257,47 +214,33 @@ DATASETS = (
         "CC BY 4.0",
         *(1_044_847, 5_942, 5_305),
         _RETAIL_FILES,
-        _online_retail_lines,
+        partial(_online_retail, cleaned=False),
         _RETAIL_COLUMNS,
     ),
 )
 
 
-def is_spark_frame(source: object) -> bool:
-    """Return whether this is a frame of Spark, of a session in this process or of Spark Connect."""
-    sql = sys.modules.get("pyspark.sql")  # who has a frame has loaded it
-    return sql is not None and isinstance(source, sql.DataFrame)
-
-
 # --- Files ----------------------------------------------------------------------------------------
 
-ATOMIC = "atomic"
-"""The kind of RecBole's atomic files, whose headers have types, as in user_id:token."""
 _KINDS = {
     ".csv": "CSV",
-    ".tsv": "TSV",
-    ".txt": "text",
-    ".dat": "text",
-    ".inter": ATOMIC,
-    ".item": ATOMIC,
-    ".user": ATOMIC,
+    **dict.fromkeys((".tsv", ".inter", ".item", ".user"), "TSV"),  # the latter ones of RecBole
+    **dict.fromkeys((".txt", ".dat"), "text"),
     ".parquet": "Parquet",
-    ".jsonl": "JSON lines",
-    ".ndjson": "JSON lines",
+    **dict.fromkeys((".jsonl", ".ndjson"), "JSON lines"),
 }
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _TABLES = {"Delta": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.metadata.json"}
 """What marks the folder of a table whose files are not its rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A file to read."""
 
     path: Path
     kind: str
-    """CSV, TSV, text, atomic, Parquet or JSON lines."""
-    compression: str | None = None
+    """CSV, TSV, text, Parquet or JSON lines."""
+    compression: str | None
     """gzip or zstd; None if the name has no such ending."""
 
 
@@ -312,26 +255,17 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
             files to read, or files of several kinds.
     """
     path = checked_path(source)
-    matched = [path]
+    matches = [path]
     if is_pattern(source):
-        matched = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
-        _refuse_tables({match if match.is_dir() else match.parent for match in matched})
-    elif not path.exists():
+        matches = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
+    elif not (path.is_file() or path.is_dir()):  # nor a pipe or device
         raise InputError(f"{source}: no such file or folder")
-    elif not (path.is_file() or path.is_dir()):
-        raise InputError(f"{source}: is a pipe or device: write it to a file first")
-    files: list[SourceFile] = []
-    for match in matched:
-        if match.is_dir():
-            files += _files_in(match)
-        elif (file := _file(match)) is not None:
-            files.append(file)
-        else:
-            known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
-            raise InputError(f"{match}: unknown extension {''.join(match.suffixes)!r}, not {known}")
+    if path.is_dir() or is_pattern(source):
+        for match in matches:
+            _refuse_table(match)
+    files = [file for match in matches for file in _files_at(match)]
     if not files:
-        what = "the folder has no files to read" if path.is_dir() else "no file matches the pattern"
-        raise InputError(f"{source}: {what} ({', '.join(_KINDS)})")
+        raise InputError(f"{source}: no file to read is there ({', '.join(_KINDS)})")
     for file in files:
         if file.kind != files[0].kind:
             raise InputError(
@@ -359,37 +293,37 @@ def source_name(source: str) -> str:
     return _unpacked(path).stem
 
 
-def _files_in(folder: Path) -> list[SourceFile]:
-    if (folder / "manifest.json").is_file():
-        raise InputError(f"{folder}: has a manifest.json: a prepared dataset is not a log")
-    paths = sorted(folder.rglob("*"))
-    _refuse_tables({folder, *(path for path in paths if path.is_dir())})
-    visible = (
-        path
-        for path in paths
-        if path.is_file()
-        and not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts)
-        and _unpacked(path).suffix not in (".item", ".user")  # tables beside a log
-    )
-    return [file for path in visible if (file := _file(path)) is not None]
+def _files_at(path: Path) -> list[SourceFile]:
+    """Return a file, or those of a folder, with the formats that their names tell."""
+    paths = [path]
+    if path.is_dir():
+        paths = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+            and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
+            and _unpacked(file).suffix.lower() in _KINDS.keys() - {".item", ".user"}
+        ]
+    elif _unpacked(path).suffix.lower() not in _KINDS:
+        known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
+        raise InputError(f"{path}: unknown extension {''.join(path.suffixes)!r}, not {known}")
+    return [
+        SourceFile(
+            file, _KINDS[_unpacked(file).suffix.lower()], _COMPRESSIONS.get(file.suffix.lower())
+        )
+        for file in paths
+    ]
 
 
-def _refuse_tables(folders: set[Path]) -> None:
-    """Refuse folders that are, or are in, a table whose log says which of its files still count."""
-    for folder in sorted({above for path in folders for above in (path, *path.absolute().parents)}):
+def _refuse_table(path: Path) -> None:
+    """Refuse what is, has or is in a table whose log says which of its files still count."""
+    for folder in (path, *path.absolute().parents, *filter(Path.is_dir, path.rglob("*"))):
         for kind, mark in _TABLES.items():
             if next(folder.glob(mark), None) is not None:
                 raise InputError(
                     f"{folder}: is a table of {kind}, whose files also have rows that were removed "
                     "or rewritten: read it with its own library and pass the frame"
                 )
-
-
-def _file(path: Path) -> SourceFile | None:
-    """Return the file with the format that its name tells, None if it tells none."""
-    kind = _KINDS.get(_unpacked(path).suffix.lower())
-    compression = _COMPRESSIONS.get(path.suffix.lower())
-    return None if kind is None else SourceFile(path, kind, compression)
 
 
 def _unpacked(path: Path) -> Path:

@@ -1,65 +1,54 @@
-"""A log in Spark: its workers keep rows and columns, and write Parquet; DuckDB does the rest."""
+"""A frame of Spark: its workers keep rows and write Parquet; DuckDB does the rest."""
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recsys.config import Columns, DataConfig
 from recsys.data.database import MISSING_WORDS, name
 from recsys.data.log import conditions_of
-from recsys.data.sources import SourceFile, find_files, is_pattern, is_spark_frame
-from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.where import holds_nowhere
+from recsys.data.tables import OpenTable, open_table
+from recsys.data.where import NoRowsLeftError, refused
 from recsys.errors import InputError, one_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _FILE, _INDEX = "file of the row", "number in the file"
 
 
+def is_spark_frame(source: object) -> bool:
+    """Return whether this is a frame of Spark, of a session in this process or of Spark Connect."""
+    sql = sys.modules.get("pyspark.sql")  # who has a frame has loaded it
+    return sql is not None and isinstance(source, sql.DataFrame)
+
+
 def spark_table(
-    source: TableSource, config: DataConfig, folder: Path, memory: int | None
+    frame: DataFrame, config: DataConfig, folder: Path, memory: int | None
 ) -> OpenTable:
     """Let Spark keep the rows of a log, and open the Parquet files that it writes.
 
-    The rows are in the order of the Parquet files that they come from, by path and by place; a
-    frame whose rows know no place has no order.
+    The rows are in the order of the Parquet files that they come from, by path and by place; those
+    of a frame that know no place have no order.
 
     Args:
-        source: a frame of Spark, or the path of Parquet files, for which the active session is
-            taken, or one started.
+        frame: a frame of Spark.
         config: the settings of the log.
         folder: an empty folder beside the dataset, which all machines of Spark share.
         memory: the bytes that tables made of the log may take.
 
     Raises:
-        InputError: the log is none that Spark reads, or Spark failed.
-        ModuleNotFoundError: pyspark is not installed.
+        InputError: Spark failed, or no row is left.
     """
-    is_frame = is_spark_frame(source)
-    origin = "the frame" if is_frame else str(source)
-    if not is_frame and not isinstance(source, str | os.PathLike):
-        raise InputError("engine='spark': prepares Spark frames and Parquet files, not this frame")
-    files = find_files(source) if isinstance(source, str | os.PathLike) else ()
-    if files and files[0].kind != "Parquet":
-        raise InputError(
-            f"{source}: engine='spark' reads Parquet, whose rows have numbers, not {files[0].kind}"
-        )
-    if not config.header:
-        raise InputError("data.header: Spark reads Parquet, whose columns have names")
-    path = folder.resolve() / "spark"
-    with _errors(origin), nullcontext() if is_frame else _session() as session:
-        rows: Any = source if session is None else _read(session, source, files)
-        dropped = _keep(rows, config, origin, path)
+    origin, path = "the frame", folder.resolve() / "spark"
+    with _errors(origin):
+        dropped = _keep(frame, config, origin, path)
     if not any(path.glob("*.parquet")):
         raise InputError(f"{origin}: no rows")
     table = open_table(path, origin, work=folder, memory=memory)
@@ -68,26 +57,6 @@ def spark_table(
     order = f" order by {name(_FILE)}, {name(_INDEX)}" if is_ordered else ""
     query = f"select {', '.join(map(name, types))} from ({table.query}){order}"
     return replace(table, query=query, types=types, dropped=dropped, is_ordered=is_ordered)
-
-
-@contextmanager
-def _session() -> Iterator[SparkSession]:
-    """Yield the active session, or start one as the environment says, and stop it at the end."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - only the engine Spark needs it
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
-        return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers of this machine
-    builder: Any = SparkSession.builder.appName("recsys prepare")
-    for setting in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
-        builder = builder.config(setting, "false")
-    session: SparkSession = builder.config("spark.log.level", "OFF").getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 @contextmanager
@@ -104,18 +73,6 @@ def _errors(origin: str) -> Iterator[None]:
     except (PySparkException, PySparkRuntimeError, Py4JError) as error:
         cause = str(error).rpartition("Caused by: ")[2].strip().partition("\n")[0]
         raise InputError(f"{origin}: Spark: {one_line(cause, 500)}") from error
-
-
-def _read(session: SparkSession, source: Any, files: Sequence[SourceFile]) -> DataFrame:
-    reader = session.read.option("mergeSchema", "true")
-    path = Path(source)
-    if not path.is_file():  # folders such as day=2024-01-05 hold a column
-        while is_pattern(path) or not path.is_dir():
-            path = path.parent
-        reader = reader.option("basePath", f"file://{path.resolve()}")
-    # No character of a path is a pattern.
-    urls = (re.sub(r"([\\*?\[\]{}])", r"\\\1", f"file://{f.path.resolve()}") for f in files)
-    return reader.parquet(*urls)
 
 
 def _keep(rows: DataFrame, config: DataConfig, origin: str, path: Path) -> dict[str, int]:
@@ -142,13 +99,12 @@ def _keep(rows: DataFrame, config: DataConfig, origin: str, path: Path) -> dict[
     dropped, left = {}, rows.count() if conditions else 0
     for reason, condition in conditions.items():
         if condition.compares_rows:
-            raise condition.refused(
-                "compares a row with others, which Spark's workers cannot: filter the frame"
-            )
+            rule = "compares a row with others, which Spark's workers cannot: filter the frame"
+            raise refused(condition.written, rule)
         rows = rows.filter(condition.sql.replace(chr(34), "`"))
         before, left = left, rows.count()
         dropped[reason] = before - left
         if before and not left:
-            raise holds_nowhere(condition, before, origin)
+            raise NoRowsLeftError(condition.written, before, origin)
     rows.write.parquet(f"file://{path}")
     return dropped

@@ -15,10 +15,10 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import duckdb
 import polars as pl
@@ -26,7 +26,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from narwhals.typing import IntoFrame
 
-from recsys.config import ROW_ORDER
 from recsys.data.database import (
     MISSING_WORDS,
     PLAIN_INTEGER,
@@ -39,31 +38,21 @@ from recsys.data.database import (
     texts,
 )
 from recsys.data.frames import open_frame
-from recsys.data.sources import ATOMIC, SourceFile, find_files
+from recsys.data.sources import SourceFile, find_files
 from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
 """A file (.csv .tsv .txt .dat .inter .parquet .jsonl .ndjson, also .gz and .zst), a folder of
 parts, a pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
-_SAMPLE = 1 << 16
-"""Bytes at the beginning of a text file that are looked at."""
-_LONGEST_LINE = 2_000_000
-"""Bytes of a line of text: longer ones are no rows."""
+_SAMPLE = 1 << 20
+"""Bytes at the beginning of a text file that tell its form."""
 _BLOCK = 1 << 24
 """Characters that are decoded at a time."""
 _SMALL = 1 << 23
 """Bytes that one thread reads as fast as several."""
 _NEEDED = 16
 """Tables of a log take less than so many times its size."""
-
-
-class _Folder:
-    """A temporary folder in another one that goes when nobody has it any more."""
-
-    def __init__(self, above: Path | None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="decoded-", dir=above))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +76,6 @@ class OpenTable:
     """The rows that conditions have dropped already, by their reasons; None if none was asked."""
     is_ordered: bool = True
     """Whether its rows have an order, as those of a frame of Spark may not."""
-    folder: _Folder | None = None
-    """Holds decoded files as long as the table is there."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,7 +88,6 @@ class OpenTable:
         Raises:
             InputError: there is no such column, or it cannot be read.
         """
-        columns = [column for column in columns if column in self.names or column != ROW_ORDER]
         for column in columns:
             if column in self.unreadable:
                 raise InputError(self.unreadable[column])
@@ -111,11 +97,7 @@ class OpenTable:
         return list(dict.fromkeys(columns or self.types))
 
     def selected(self, columns: Sequence[str]) -> str:
-        """Return a query of columns in the order of the rows; UUIDs and spans of time are text.
-
-        Raises:
-            InputError: as `present`.
-        """
+        """Return a query of columns in the order of the rows; UUIDs and spans of time are text."""
         chosen = (
             f"{name(column)}::varchar as {name(column)}"
             if self.types[column] in ("UUID", "INTERVAL") or self.types[column].startswith("ENUM")
@@ -123,6 +105,14 @@ class OpenTable:
             for column in self.present(columns)
         )
         return f"select {', '.join(chosen)} from ({self.query})"
+
+    def renamed(self, names: Mapping[str, str]) -> OpenTable:
+        """Return the table with other names, given the present name by each."""
+        left = {column: column for column in self.types if column not in {*names.values()}}
+        columns = left | {new: old for new, old in names.items() if old in self.types}
+        chosen = ", ".join(f"{name(old)} as {name(new)}" for new, old in columns.items())
+        types = {new: self.types[old] for new, old in columns.items()}
+        return replace(self, query=f"select {chosen} from ({self.query})", types=types)
 
     def read(self, columns: Sequence[str] = (), rows: int | None = None) -> pl.DataFrame:
         """Read columns, all if none are given, of the first rows, all if None.
@@ -156,11 +146,7 @@ def read_table(
     origin: str = "",
     encoding: str | None = None,
 ) -> pl.DataFrame:
-    """Read the given columns of a table, or all of them if none are given.
-
-    Raises:
-        InputError: as `open_table` and `OpenTable.read`.
-    """
+    """Read the given columns of a table, or all of them: `open_table`, then `OpenTable.read`."""
     return open_table(source, origin, encoding=encoding).read(columns)
 
 
@@ -188,28 +174,27 @@ def open_table(
     """
     small = _SMALL if memory is None else min(_SMALL, memory // _NEEDED)
     if not isinstance(source, str | os.PathLike):
-        origin, kind = origin or "the frame", ""
+        origin = origin or "the frame"
         frame = open_frame(source, origin)
         check_names(frame.column_names, origin)
         is_small = work is None or frame.nbytes < small
         connection = cursor() if is_small else database((), work, memory)
-    else:
-        origin, files = origin or str(source), find_files(source)
-        kind, size = files[0].kind, sum(file.path.stat().st_size for file in files)
-        folder = _Folder(work)
-        paths = [*(file.path for file in files), folder.path]
-        connection = database(paths, work, memory, is_small=size < small)
+        connection.register("frame of the caller", frame)
+        query = 'select * from "frame of the caller"'
+        return OpenTable(connection, query, _types(connection, query), origin)
+    origin, files = origin or str(source), find_files(source)
+    kind, size = files[0].kind, sum(file.path.stat().st_size for file in files)
+    decoded = Path(tempfile.mkdtemp(prefix="decoded-", dir=work))
+    paths = [*(file.path for file in files), decoded]
+    connection = database(paths, work, memory, is_small=size < small)
+    weakref.finalize(connection, shutil.rmtree, decoded, ignore_errors=True)
     with _errors(origin, kind):
-        if not kind:
-            connection.register("frame of the caller", frame)
-            query = 'select * from "frame of the caller"'
-            table = OpenTable(connection, query, _types(connection, query), origin)
-        elif kind == "Parquet":
+        if kind == "Parquet":
             table = _open_parquet(files, connection, origin)
         elif kind == "JSON lines":
             table = _open_json(files, connection, origin)
         else:
-            table = _open_texts(files, connection, origin, header, encoding, folder)
+            table = _open_texts(files, connection, origin, header, encoding, decoded)
     check_names(table.names, origin)
     return table
 
@@ -248,12 +233,20 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.col(whole).cast(pl.Int64, strict=False))
 
 
+def _lacking(names: Sequence[tuple[str, Sequence[str]]], origin: str) -> dict[str, str]:
+    """Return why columns cannot be needed that some files do not have, given the files' names."""
+    every = {column for _, own in names for column in own if column}
+    return {
+        column: f"{place}: no column {column!r}, which other files of {origin} have"
+        for place, own in reversed(names)  # so that the first one is named
+        for column in every - {*own}
+    }
+
+
 # --- Delimited text -------------------------------------------------------------------------------
 
-_VALUE_NAME = re.compile(r"^\s*(?:-?\d+(?:[.,]\d+)?|\d{4}-\d\d-\d\d.*)\s*$")
-_ATOMIC_TYPE = re.compile(r":(?:token|float)(?:_seq)?$")
+_TYPE_OF_RECBOLE = re.compile(r":(?:token|float)(?:_seq)?$")
 _DELIMITERS = (",", "\t", ";", "|")
-_EXCEL_LINE = re.compile(r'"?sep=([,;|\t])"?\r?\n')
 _SAMPLED_LINES = 20
 
 
@@ -263,13 +256,13 @@ def _open_texts(
     origin: str,
     header: bool,
     encoding: str | None,
-    folder: _Folder,
+    folder: Path,
 ) -> OpenTable:
     """Open text files as one table, all columns of it text; files of one form are read at once."""
     forms: list[tuple[tuple[tuple[str, ...], str], Path, str]] = []
     for file in files:
         place = origin if len(files) == 1 else str(file.path)
-        path, sample, compression = _as_utf8(file, place, encoding, folder.path / str(len(forms)))
+        path, sample, compression = _as_utf8(file, place, encoding, folder / str(len(forms)))
         names, options = _form_of(sample, file.kind, header, place)
         check_names(filter(None, names), place)
         options += f", compression = '{compression or 'none'}'"
@@ -285,8 +278,7 @@ def _open_texts(
         )
         queries.append(
             f"select {chosen} from read_csv({texts(path for _, path, _ in alike)}, {options}, "
-            f"auto_detect = false, strict_mode = true, columns = {{{columns}}}, "
-            f"max_line_size = {_LONGEST_LINE})"
+            f"auto_detect = false, strict_mode = true, columns = {{{columns}}})"
         )
     return OpenTable(
         connection,
@@ -296,7 +288,6 @@ def _open_texts(
         files[0].kind,
         is_text=True,
         unreadable=_lacking([(place, names) for (names, _), _, place in forms], origin),
-        folder=folder,
     )
 
 
@@ -306,10 +297,6 @@ def _as_utf8(
     """Return the path of a file as UTF-8, the beginning of its text, and how it is compressed."""
     with pa.input_stream(str(file.path), compression=file.compression) as stream:
         start = stream.read(_SAMPLE)
-        while b"\n" not in start and b"\r" not in start and len(start) < _LONGEST_LINE:
-            if not (more := stream.read(_SAMPLE)):
-                break
-            start += more
     known = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}.get(b"\x00")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         known = "utf-16"
@@ -332,8 +319,8 @@ def _decode(file: SourceFile, encoding: str, out: Path | str = os.devnull) -> st
             Path(out).open("w", encoding="utf-8", newline="\n") as written,
         ):
             while block := lines.read(_BLOCK):
-                sample = sample or block.removeprefix("\ufeff")[:_SAMPLE]
-                written.write(block.removeprefix("\ufeff"))
+                sample = sample or block[:_SAMPLE]
+                written.write(block)
     except UnicodeDecodeError:
         return ""
     return sample
@@ -342,42 +329,31 @@ def _decode(file: SourceFile, encoding: str, out: Path | str = os.devnull) -> st
 def _form_of(sample: str, kind: str, header: bool, origin: str) -> tuple[tuple[str, ...], str]:
     """Return the names of a text file's columns, empty if it has none, and its form for DuckDB.
 
-    A ``::`` file whose first line has a number or a date has no header, as those of MovieLens.
-    Excel names the delimiter in a first line ``sep=;``. In a file with tabs a quote is a character
-    like any other, unless its first line has quoted fields.
+    The types in the names of RecBole's files are no part of them. In a file with tabs a quote is a
+    character like any other, unless its first line has quoted fields.
     """
-    if excel := _EXCEL_LINE.match(sample):
-        sample = sample[excel.end() :]
     if not sample.strip():
         raise InputError(f"{origin}: the file is empty")
     first, newline, _ = sample.partition("\n")
-    if not newline and len(first) >= _LONGEST_LINE:
-        raise InputError(f"{origin}: its first line has more than {_LONGEST_LINE:,} characters")
-    usual = "\t" if kind in ("TSV", ATOMIC) else ","
-    delimiter = excel[1] if excel else _delimiter_of(sample, usual)
-    fields = _rows(io.StringIO(sample).readlines(), delimiter)[0]
-    if delimiter == "::":
-        fields = first.split("::")
-        header = header and not any(map(_VALUE_NAME.match, fields))
-    names = [column.strip() for column in fields]
-    if kind == ATOMIC:
-        names = [_ATOMIC_TYPE.sub("", column) for column in names]
+    if not newline and len(first) >= _SAMPLE // 4:
+        raise InputError(f"{origin}: its first line is too long for a header")
+    delimiter = _delimiter_of(sample, "\t" if kind == "TSV" else ",")
+    quote = text("" if delimiter == "::" or not _has_quotes(first, delimiter) else '"')
+    fields = first.split("::") if delimiter == "::" else _rows([first], delimiter)[0]
+    names = [_TYPE_OF_RECBOLE.sub("", column.strip()) for column in fields]
     if not header:
         names = [str(number) for number in range(1, len(names) + 1)]
     if not any(names):
         raise InputError(f"{origin}: its first line names no column: give --no-header if none does")
-    quote = text('"' if delimiter != "::" and _has_quotes(first, delimiter) else "")
     return tuple(names), (
-        f"header = {header}, skip = {int(bool(excel))}, delim = {text(delimiter)}, "
-        f"quote = {quote}, escape = {quote}"
+        f"header = {header}, delim = {text(delimiter)}, quote = {quote}, escape = {quote}"
     )
 
 
 def _delimiter_of(sample: str, default: str) -> str:
     """Return the delimiter that gives the first lines equally many fields, at least two."""
-    lines = [line for line in sample.splitlines() if line.strip()]
-    # The last line of a long sample is cut.
-    lines = (lines[:-1] if len(sample) >= _SAMPLE // 4 else lines)[:_SAMPLED_LINES] or lines
+    lines = [line for line in sample.splitlines() if line.strip()][: _SAMPLED_LINES + 1]
+    lines = lines[:-1] or lines  # the last one may be cut
     fields = {delimiter: [*map(len, _rows(lines, delimiter))] for delimiter in _DELIMITERS}
     even = [d for d in _DELIMITERS if min(fields[d]) == max(fields[d]) > 1]
     if not even and all("::" in line for line in lines):
@@ -387,10 +363,9 @@ def _delimiter_of(sample: str, default: str) -> str:
 
 
 def _rows(lines: Sequence[str], delimiter: str) -> list[list[str]]:
-    quoted = _has_quotes(lines[0], delimiter)
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    quotes = '"' if _has_quotes(lines[0], delimiter) else None
     try:
-        return list(csv.reader(lines, delimiter=delimiter[0], quoting=quoting))
+        return list(csv.reader(lines, delimiter=delimiter, quotechar=quotes))
     except csv.Error:  # a field of more than 128 KiB
         return [[""]]
 
@@ -431,38 +406,19 @@ def _open_parquet(
         f"select * from read_parquet({texts(file.path for file in files)}, union_by_name = true, "
         f"hive_partitioning = {in_folders})"
     )
-    types = {
-        column: kind
-        for column, kind in _types(connection, query).items()
-        if len(kinds.get(column, ())) < 2
-    }
+    types = _types(connection, query)
+    types = {column: types[column] for column in types if len(kinds.get(column, ())) < 2}
     return OpenTable(connection, query, types, origin, "Parquet", unreadable=unreadable)
-
-
-def _lacking(names: Sequence[tuple[str, Sequence[str]]], origin: str) -> dict[str, str]:
-    """Return why columns cannot be needed that some files do not have, given the files' names."""
-    every = dict.fromkeys(column for _, own in names for column in own if column)
-    return {
-        column: f"{place}: no column {column!r}, which other files of {origin} have: add it to the "
-        "file, or leave the file out"
-        for place, own in reversed(names)  # so that the first one is named
-        for column in every.keys() - {*own}
-    }
 
 
 def _kind(kind: pa.DataType) -> str:
     """Return in a word what types DuckDB brings together without a loss."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_integer(kind):
-        return "integers"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "text"
-    if pa.types.is_timestamp(kind):
-        return "times"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"lists of {_kind(kind.value_type)}"
-    return str(kind)
+    # Every size of integers and text, and times of every unit and zone.
+    return re.sub(r"^u?int\d+$", "integers", str(kind).removeprefix("large_").partition("[")[0])
 
 
 def _open_json(
@@ -471,21 +427,19 @@ def _open_json(
     """Open JSON lines as one table: numbers and lists as they are written, all else as text."""
     every = (
         f"read_json({texts(file.path for file in files)}, format = 'newline_delimited', "
-        f"maximum_depth = 1, sample_size = -1, union_by_name = true, "
-        f"maximum_object_size = {_LONGEST_LINE}, compression = '{files[0].compression or 'none'}')"
+        "maximum_depth = 1, sample_size = -1, union_by_name = true, "
+        f"compression = '{files[0].compression or 'none'}')"
     )
     columns = [*_types(connection, f"select * from {every}")]
     kinds = ", ".join(f"list(distinct json_type({name(column)}))" for column in columns)
+    found = connection.execute(f"select {kinds} from {every}").fetchall()[0]
     types, chosen = {}, []
-    for column, found in zip(
-        columns, connection.execute(f"select {kinds} from {every}").fetchall()[0], strict=True
-    ):
-        kind = types[column] = _json_type({*(found or ())} - {"NULL", None})
+    for column, several in zip(columns, found, strict=True):
+        kind = types[column] = _json_type({*(several or ())} - {"NULL", None})
         how = "json_extract" if kind.endswith("[]") else "json_extract_string"
         chosen.append(f"{how}({name(column)}, '$')::{kind} as {name(column)}")
-    return OpenTable(
-        connection, f"select {', '.join(chosen)} from {every}", types, origin, "JSON lines"
-    )
+    query = f"select {', '.join(chosen)} from {every}"
+    return OpenTable(connection, query, types, origin, "JSON lines")
 
 
 def _json_type(kinds: set[str]) -> str:

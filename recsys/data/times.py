@@ -22,7 +22,7 @@ _DAYS = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m %d %Y", "%Y%m%d", "%d-%b-%Y", "%d-%b-%y"),
     *("%d %b %Y", "%b %d %Y", "%a %b %d %Y", "%a %d %b %Y"),
 )
-_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", " %H:%M:%S %z")
+_CLOCKS = ("", " %H", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", " %H:%M:%S %z")
 _KNOWN = (
     *(day + clock for clock in _CLOCKS for day in _DAYS),
     *("%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y", "%d/%b/%Y:%H:%M:%S %z"),
@@ -42,9 +42,6 @@ _CODES = {
     " ": r"\s+",
 }
 """The text that a part of a known form stands for: strptime itself takes 24 for the year 24."""
-_WRITTEN_OUT = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%h": "%b"}
-_WRITTEN_OUT |= {".%f": "", ", ": " ", " GMT": " ", " UTC": " "}
-_FIRST_YEAR, _LAST_YEAR = 1970, 2100
 _MOST_DATES = 0.9
 """The share of dates among numbers that are dates: those that follow one another have 31 dates in a
 row at most."""
@@ -57,9 +54,7 @@ def date_of_form(value: str, form: str) -> str:
         value: the text, in SQL.
         form: in the codes of strftime.
     """
-    for short, long in _WRITTEN_OUT.items():
-        form = form.replace(short, long)
-    form = " ".join(form.split())
+    form = " ".join(re.sub(r"\.%f|,(?= )| (GMT|UTC)\b", "", form).split())
     value = f"trim(regexp_replace({value}, '(,| GMT| UTC)( |[+-]|$)', ' \\2', 'g'))"
     fits = "true"
     if form in _KNOWN or is_compact(form):
@@ -69,10 +64,8 @@ def date_of_form(value: str, form: str) -> str:
         value = rf"regexp_replace({value}, '(:\d\d\.\d{{1,6}})\d*', '\1')"
         forms.append(form.replace("%S", "%S.%f"))
     if "%b" in form:
-        forms += [each.replace("%b", "%B") for each in forms]
+        forms += [shorter.replace("%b", "%B") for shorter in forms]
     parsed = f"try_strptime({value}, [{', '.join(map(text, forms))}])"
-    if "%a" in form:  # DuckDB reads any weekday
-        fits += f" and contains({value}, strftime({parsed}, '%a'))"
     zone = " at time zone 'UTC'" if "%z" in form else ""
     return f"case when {fits} then {parsed}{zone} end"
 
@@ -101,14 +94,17 @@ def compact_form(values: pl.Series) -> str | None:
     >>> [compact_form(pl.Series([number])) for number in (20241231, 202412312359, 1_700_000_000)]
     ['%Y%m%d', '%Y%m%d%H%M', None]
     """
-    written = _written(values).drop_nulls()
-    if written.dtype != pl.String:
+    known = with_nulls(values)
+    if known.dtype.is_float() and (known == known.floor()).all():
+        known = known.cast(pl.Int64, strict=False)
+    if not (known.dtype.is_integer() or known.dtype == pl.String):
         return None
+    written = known.cast(pl.String).drop_nulls()
     lengths = written.str.len_bytes()
     for digits, form in _COMPACT.items():
         if (lengths == digits).sum() >= _MOST_DATES * len(written) > 0:
             years = dates_of_form(written, form).dt.year()
-            if years.is_between(_FIRST_YEAR, _LAST_YEAR).sum() >= _MOST_DATES * len(written):
+            if years.is_between(1970, 2100).sum() >= _MOST_DATES * len(written):
                 return form
     return None
 
@@ -153,27 +149,6 @@ def is_compact(form: str | None) -> bool:
     return form in _COMPACT.values()
 
 
-def form_hint(values: pl.Series) -> str:
-    """Return which forms the first of some dates may have, for a message; empty if none is known.
-
-    >>> "'%m/%d/%Y %H:%M' or '%d/%m/%Y %H:%M'" in form_hint(pl.Series(["1/2/2024 8:26"]))
-    True
-    """
-    forms = " or ".join(map(repr, fitting_forms(values.head(1))))
-    return f" (a date of another form needs --time-format {forms})" if forms else ""
-
-
-def _written(values: pl.Series) -> pl.Series:
-    """Return text without words for missing values, and numbers as text; other types unchanged."""
-    known = with_nulls(values)
-    if not known.dtype.is_numeric():
-        return known
-    whole = known.cast(pl.Int64, strict=False)
-    return pl.select(
-        pl.when(whole == known).then(whole.cast(pl.String)).otherwise(known.cast(pl.String))
-    ).to_series()
-
-
 @cache  # that of re has room for fewer
 def _pattern(form: str) -> str:
     """Return the pattern of text in a known form."""
@@ -185,14 +160,10 @@ def _pattern(form: str) -> str:
 
 # --- Units of numbers -----------------------------------------------------------------------------
 
-_FINER_UNITS = (
-    (26 * 10**10, 10**3, "milliseconds"),
-    (26 * 10**13, 10**6, "microseconds"),
-    (26 * 10**16, 10**9, "nanoseconds"),
-)
-"""Numbers from the first on are epochs in such units, so many in a second: in the unit before they
-would be times after the year 9999, which some logs have for a time without end."""
-_UNITS = ((1, "seconds"), *((units, name) for _, units, name in _FINER_UNITS))
+_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+_FINER = 26 * 10**7
+"""Numbers from so many units a second on are epochs in that unit: in the unit before they would be
+times after the year 9999, which some logs have for a time without end."""
 _FIRST_SECOND, _LAST_SECOND = 5 * 10**8, 5 * 10**9
 """Seconds from 1985 to 2128. In two units, times between them have no number in common."""
 _BLOCK = 1 << 20
@@ -204,7 +175,7 @@ def units_per_second(time: int) -> int:
     >>> [units_per_second(time) for time in (20_000, 1_700_000_000, 1_700_000_000_000)]
     [1, 1, 1000]
     """
-    return max((units for limit, units, _ in _FINER_UNITS if abs(time) >= limit), default=1)
+    return max((unit for unit in _UNITS.values() if abs(time) >= _FINER * unit > _FINER), default=1)
 
 
 def units_in(times: NDArray[np.int64]) -> dict[str, int]:
@@ -216,14 +187,15 @@ def units_in(times: NDArray[np.int64]) -> dict[str, int]:
     found: dict[str, int] = {}
     for start in range(0, len(times), _BLOCK):
         block = np.asarray(times[start : start + _BLOCK])
-        least, most = block.min(), block.max()
-        for units, name in _UNITS:
-            first, last = _FIRST_SECOND * units, _LAST_SECOND * units
-            if name not in found and most >= first and least <= last:
-                such = block[(block >= first) & (block <= last)]
-                if len(such):
-                    found[name] = int(such[0])
-    return found
+        for unit in _UNITS.keys() - found.keys():
+            such = block[_are_in(block, unit)]
+            if len(such):
+                found[unit] = int(such[0])
+    return {unit: found[unit] for unit in _UNITS if unit in found}
+
+
+def _are_in(times: NDArray[np.int64], unit: str) -> NDArray[np.bool_]:
+    return (times >= _FIRST_SECOND * _UNITS[unit]) & (times <= _LAST_SECOND * _UNITS[unit])
 
 
 def in_unit(times: NDArray[np.int64], unit: str, other: str) -> NDArray[np.int64]:
@@ -232,10 +204,9 @@ def in_unit(times: NDArray[np.int64], unit: str, other: str) -> NDArray[np.int64
     >>> in_unit(np.array([7, 1_700_000_000, 1_700_000_000_000]), "seconds", "milliseconds").tolist()
     [7, 1700000000000, 1700000000000]
     """
-    names = {name: units for units, name in _UNITS}
-    old, new = names[unit], names[other]
-    such = (times >= _FIRST_SECOND * old) & (times <= _LAST_SECOND * old)
-    return np.where(such, times // (old // new) if new < old else times * (new // old), times)
+    old, new = _UNITS[unit], _UNITS[other]
+    converted = times // (old // new) if new < old else times * (new // old)
+    return np.where(_are_in(times, unit), converted, times)
 
 
 def time_like(given: str | float, time: int) -> float:
@@ -244,8 +215,7 @@ def time_like(given: str | float, time: int) -> float:
     >>> time_like("1970-01-02", 1_700_000_000_000), time_like(7, 1_700_000_000_000)
     (86400000.0, 7.0)
     """
-    units = units_per_second(time) if isinstance(given, str) else 1
-    return time_value(given) * units
+    return time_value(given) * (units_per_second(time) if isinstance(given, str) else 1)
 
 
 def not_before(given: str | float) -> str:
@@ -255,8 +225,7 @@ def not_before(given: str | float) -> str:
     """
     earliest = time_value(given)
     late = f"(timestamp >= {earliest!r})"
-    if isinstance(given, str):
-        for limit, units, _ in _FINER_UNITS:
-            finer = f"timestamp >= {earliest * units!r}"
-            late = f"case when abs(timestamp) < {limit} then {late} else {finer} end"
+    for unit in [*_UNITS.values()][1:] if isinstance(given, str) else ():
+        finer = f"when abs(timestamp) >= {_FINER * unit} then timestamp >= {earliest * unit!r}"
+        late = f"(case {finer} else {late} end)"
     return late

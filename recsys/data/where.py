@@ -71,10 +71,10 @@ _ROW = "number of the row"
 
 
 class NoRowsLeftError(InputError):
-    """The rules of a dataset leave no row of a log."""
+    """A condition holds for no row of a log."""
 
-    users: pl.Series | None = None
-    """The users of the log, if they were asked for."""
+    def __init__(self, where: str, rows: int, origin: str) -> None:
+        super().__init__(f"data.where {where!r}: holds for none of the {rows:,} rows of {origin}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +82,16 @@ class Condition:
     """A condition that was found to be harmless."""
 
     written: str
-    """As it was given."""
     sql: str
     columns: tuple[str, ...]
-    """The columns that it reads."""
     beside_text: frozenset[str]
-    """Those that it compares with text, so that 007 is not 7."""
+    """The columns that it compares with text, so that 007 is not 7."""
     compares_rows: bool
     """Whether it has a window, such as avg(price) over ()."""
 
-    def refused(self, why: str) -> InputError:
-        """Return the error that it cannot be used."""
-        return _refused(self.written, why)
 
-
-def _refused(where: str, why: str) -> InputError:
+def refused(where: str, why: str) -> InputError:
+    """Return the error that a condition cannot be used."""
     return InputError(f"data.where {where!r}: {why}")
 
 
@@ -106,7 +101,7 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     Args:
         where: an expression of SQL, e.g. ``event = 'purchase' and price > 5``. ``==`` is taken for
             ``=``, and text may stand in double quotes too, as long as no column has its name.
-        names: the names of all columns of the table.
+        names: the columns of the table.
         origin: the name of the table in messages.
 
     Raises:
@@ -118,7 +113,7 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
 
     def rewrite(match: re.Match[str]) -> str:
         if match["mark"] is not None:  # bits of numbers in SQL
-            raise _refused(where, f"write and, or and not in place of {match['mark']}")
+            raise refused(where, f"write and, or and not in place of {match['mark']}")
         quoted = match["quoted"]
         return match[0] if quoted is None or quoted in names else f"'{quoted}'"
 
@@ -129,10 +124,10 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     tree = json.loads(rows[0][0])
     if "error_message" in tree:
         why = f"cannot be read as SQL: {reason(tree['error_message'])}; {known}"
-        raise _refused(where, why)
+        raise refused(where, why)
     nodes = list(_expressions(tree))
     if not _is_one_expression(tree) or any(node["class"] not in _CLASSES for node in nodes):
-        raise _refused(where, "must be one expression over the columns, without subqueries, stars")
+        raise refused(where, "must be one expression over the columns, without subqueries, stars")
     for node in nodes:
         if node["class"] in ("FUNCTION", "WINDOW"):
             _check_function(node, where)
@@ -140,7 +135,7 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     for column in columns:
         if column not in names:
             hint = did_you_mean(column, names) or f"; text stands in quotes: '{column}'"
-            raise _refused(where, f"no column {column!r}{hint}; {known}")
+            raise refused(where, f"no column {column!r}{hint}; {known}")
     beside_text = frozenset(column for node in nodes for column in _beside_text(node))
     compares_rows = any(node["class"] == "WINDOW" for node in nodes)
     return Condition(where, sql, tuple(columns), beside_text, compares_rows)
@@ -173,10 +168,10 @@ def _expressions(tree: object) -> Iterator[dict[str, Any]]:
 def _check_function(node: Mapping[str, Any], where: str) -> None:
     called = node["function_name"]
     if node.get("schema") or node.get("catalog") or called not in _COMPUTING | _OF_ROWS:
-        raise _refused(where, f"{called} is no function that a condition may call")
+        raise refused(where, f"{called} is no function that a condition may call")
     if node["class"] == "FUNCTION" and called in _OF_ROWS:
         why = f"{called} compares rows with others: write {called}(…) over ()"
-        raise _refused(where, why)
+        raise refused(where, why)
 
 
 def _beside_text(node: Mapping[str, Any]) -> list[str]:
@@ -194,30 +189,18 @@ def _beside_text(node: Mapping[str, Any]) -> list[str]:
     return columns if texts else []
 
 
-def select_rows(
+def keep_rows(
     connection: duckdb.DuckDBPyConnection,
     table: str,
     condition: Condition,
     origin: str,
-    out: str,
-    among: str = "true",
-    every: str = "true",
     ids: Collection[str] = (),
-) -> None:
-    """Write ``row_id``, the rowids for which a condition holds, into the temporary table ``out``.
+) -> int:
+    """Delete the rows of a table for which a condition does not hold, and return their number.
 
     A column of text is what all its values look like, integers, numbers or dates, and text if the
-    condition compares it with text or fits nothing else.
-
-    Args:
-        connection: has the table.
-        table: its name.
-        condition: the condition; it does not hold where it is unknown.
-        origin: the name of the table in messages.
-        out: the table to write.
-        among: the rows that are looked at, in SQL.
-        every: the rows that tell what values look like, in SQL.
-        ids: columns in which words such as NULL are missing values.
+    condition compares it with text or fits nothing else. Where it is unknown, it does not hold.
+    In the columns of ``ids``, words such as NULL are missing values.
 
     Raises:
         InputError: it fits no type of its columns, or is neither true nor false.
@@ -230,32 +213,30 @@ def select_rows(
         if kinds[column] == "VARCHAR":
             plain = f"{'present' if column in ids else 'stripped'}({name(column)})"
             if column not in condition.beside_text:
-                looks = _looks(connection, f"{table} where {every}", name(column))
+                looks = _looks(connection, table, name(column))
         choices.append([plain, looks] if column in condition.beside_text else [looks, plain])
-    refused: duckdb.Error | None = None
+    failed: duckdb.Error | None = None
     for chosen in islice(product(*choices), _MOST_CHOICES):
         typed = [f"{sql} as {name(c)}" for c, sql in zip(condition.columns, chosen, strict=True)]
-        inner = f"select {', '.join([*typed, f'rowid as {name(_ROW)}'])} from {table} where {among}"
-        query = f"select {name(_ROW)} as row_id, {condition.sql} as holds from ({inner})"
+        inner = f"select {', '.join([*typed, f'rowid as {name(_ROW)}'])} from {table}"
+        query = f"select {name(_ROW)}, {condition.sql} as holds from ({inner})"
+        held = f"select {name(_ROW)} from ({query}) where holds"
         try:
             if str(connection.sql(query).types[1]) not in ("BOOLEAN", '"NULL"'):
-                raise condition.refused(f"must be true or false for each row of {origin}")
-            connection.execute(
-                f"create or replace temp table {out} as select row_id from ({query}) where holds"
-            )
+                raise refused(condition.written, f"must be true or false for each row of {origin}")
+            dropped = connection.execute(f"delete from {table} where rowid not in ({held})")
+            return int(dropped.fetchall()[0][0])
         except duckdb.Error as error:
-            refused = refused or error
-        else:
-            return
-    assert refused is not None  # noqa: S101 - there is a choice
-    raise condition.refused(reason(refused)) from refused
+            failed = failed or error
+    assert failed is not None  # noqa: S101 - there is a choice
+    raise refused(condition.written, reason(failed)) from failed
 
 
-def _looks(connection: duckdb.DuckDBPyConnection, rows: str, column: str) -> str:
+def _looks(connection: duckdb.DuckDBPyConnection, table: str, column: str) -> str:
     """Return a column of text as its values look, in SQL."""
     forms = [f"{rule}(present({column}))" for rule in ("integer_in", "number_in", "date_in")]
     counts = ", ".join(f"count({value})" for value in (f"present({column})", *forms))
-    total, *fitting = connection.execute(f"select {counts} from {rows}").fetchall()[0]
+    total, *fitting = connection.execute(f"select {counts} from {table}").fetchall()[0]
     return next(
         (form for form, count in zip(forms, fitting, strict=True) if count == total), column
     )
@@ -267,7 +248,7 @@ def keep_where(
     """Keep the rows of a frame for which a condition on columns, all or the named ones, holds.
 
     Raises:
-        InputError: see `parse` and `select_rows`.
+        InputError: see `parse` and `keep_rows`.
 
     >>> log = pl.DataFrame({"event": ["view", "purchase", None], "price": ["9.5", "20", "1"]})
     >>> keep_where(log, "event == 'purchase' and price > 9.9", "log").rows()
@@ -278,9 +259,8 @@ def keep_where(
     with cursor() as connection:
         connection.register("given", used.to_arrow())
         connection.execute("create temp table tested as select * from given")
-        select_rows(connection, "tested", condition, origin, "held")
-        held = connection.sql("select row_id from held order by row_id").fetchnumpy()["row_id"]
-    kept: pl.DataFrame = table[held]
+        keep_rows(connection, "tested", condition, origin)
+        kept: pl.DataFrame = table[connection.sql("select rowid from tested").fetchnumpy()["rowid"]]
     return kept
 
 
@@ -291,10 +271,3 @@ def _as_text(sql: str, kind: str) -> str:
     if kind.startswith("TIMESTAMP"):
         return f"regexp_replace({sql}::varchar, ' 00:00:00$', '')"
     return f"{sql}::varchar"
-
-
-def holds_nowhere(condition: Condition, rows: int, origin: str) -> NoRowsLeftError:
-    """Return the error that a condition holds for no row of a table."""
-    return NoRowsLeftError(
-        f"data.where {condition.written!r}: holds for none of the {rows:,} rows of {origin}"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -16,6 +17,7 @@ from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.data.database import present
 from recsys.data.entity_tables import plain_ids, user_of_session
 from recsys.data.features import NO_ENCODERS, Encoders
 from recsys.data.histories import PAD, Histories, span_indices
@@ -294,17 +296,12 @@ class HistoryReader:
         data, features = self.data.model_copy(update=_ALL_USERS), self.encoders.input_columns
         columns = data.columns or Columns()
         table = _open_log(source, data, origin)
-        names = _names(table, columns)
-        try:
-            log = read_log(table, data, columns, features=features, names=names, with_users=True)
-        except NoRowsLeftError as error:
-            if error.users is None:
-                raise
-            users, rows = _distinct(error.users, origin), None
-        else:
-            assert log.all_users is not None  # noqa: S101 - asked for
-            users = _distinct(log.all_users, origin)
-            rows = self._filtered(log, data, users)
+        table = table.renamed(_names(table, columns))
+        log: Log | None = None
+        with suppress(NoRowsLeftError):
+            log = read_log(table, data, columns, features=features, with_fingerprint=False)
+        users = _distinct(present(table.read([columns.user_id])[columns.user_id]), origin)
+        rows = None if log is None else self._filtered(log, data, users)
         have_rows = 0 if rows is None else rows["user_id"].n_unique()
         if have_rows < len(users):
             logger.warning(
@@ -397,9 +394,9 @@ def _open_log(source: TableSource, data: DataConfig, origin: str) -> OpenTable:
 
 def _names(table: OpenTable, trained: Columns) -> dict[str, str]:
     """Return what columns of the training log are called here: user_id and so on are taken, too."""
-    standard, present = Columns(position=trained.position), {*table.names, None}
-    lacks_trained = not {*trained.model_dump().values()} <= present
-    here = standard if lacks_trained and {*standard.model_dump().values()} <= present else trained
+    standard, named = Columns(position=trained.position), {*table.names, None}
+    lacks_trained = not {*trained.model_dump().values()} <= named
+    here = standard if lacks_trained and {*standard.model_dump().values()} <= named else trained
     names = {name: getattr(here, role) for role, name in trained.roles.items()}
     return {ours: theirs for ours, theirs in names.items() if ours != theirs}
 

@@ -48,11 +48,6 @@ def test_damaged_parquet(tmp_path: Path) -> None:
             read_plain(path)
 
 
-def test_no_user_survives(tmp_path: Path) -> None:
-    message = refused(LOG, tmp_path / "out", DataConfig(min_user_interactions=4))
-    assert "no row is left by the rules of data (min_user_interactions: 3)" in message
-
-
 @pytest.fixture
 def readonly_folder() -> Iterator[Path]:
     """Return a folder that the process may not write in, even if tests run as root."""
@@ -71,11 +66,6 @@ def readonly_folder() -> Iterator[Path]:
 def test_readonly_output(readonly_folder: Path) -> None:
     message = refused(LOG, readonly_folder / "deep" / "out")
     assert message == f"{readonly_folder / 'deep' / 'out'}: cannot be written: Permission denied"
-
-
-def test_output_below_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "out: cannot be written: " in refused(LOG, tmp_path / "file" / "out")
 
 
 @pytest.mark.parametrize("content", [None, "other.txt", "manifest.json"])

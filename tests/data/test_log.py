@@ -44,15 +44,7 @@ def items_of(values: list[Any]) -> list[int]:
 def test_order_is_user_time_row() -> None:
     log = read_plain(frame_of(ROWS))
     assert rows_of(log) == ORDERED
-    assert log.rows == 5
     assert log.ordered_by == "user_id, timestamp; ties broken by the order of the rows"
-
-
-def test_position_breaks_ties() -> None:
-    table = frame_of([("a", 1, 5, 2), ("a", 2, 5, 1), ("a", 3, 4, 9)], [*NAMES, "line"])
-    log = read_plain(table, Columns(position="line"))
-    assert [row[1] for row in rows_of(log)] == [3, 2, 1]
-    assert "column 'line', then the order of the rows" in log.ordered_by
 
 
 def test_the_fingerprint_depends_on_every_value() -> None:
@@ -113,6 +105,7 @@ def test_shuffling_rows_changes_nothing_under_a_total_order(
     logs = [read_plain(source, Columns(position="line")) for source in (table, table[order])]
     assert logs[0].fingerprint == logs[1].fingerprint
     assert rows_of(logs[0]) == rows_of(logs[1])
+    assert "column 'line', then the order of the rows" in logs[0].ordered_by
     assert rows_of(logs[0]) == sorted(rows, key=lambda row: (row[0], row[2]))
 
 
@@ -152,8 +145,8 @@ def test_the_fingerprint_depends_on_names_types_and_where_texts_end() -> None:
         pl.DataFrame({"id": pl.Series([1, 0], dtype=pl.Int32)}),
         pl.DataFrame({"id": pl.Series([1], dtype=pl.Int64)}),
     ]
-    assert len({table_sha256(table) for table in tables}) == len(tables)
-    assert table_sha256(pl.DataFrame({"id": ["ab", "c"]})) == table_sha256(tables[0])
+    digests = {table_sha256(table) for table in tables}
+    assert len(digests) == len(tables)
 
 
 @settings(max_examples=20)

@@ -64,25 +64,21 @@ def test_the_model_of_an_earlier_training_is_released_on_a_gpu(
         gc.enable()
 
 
-def test_a_state_that_waits_takes_no_memory_of_the_gpu() -> None:
-    """Of a racer, for one: its weights, their moments and their average."""
+def test_the_copy_of_a_state_waits_on_the_cpu_and_is_not_changed_with_it() -> None:
     with FakeTensorMode():
         moments = [{0: torch.ones(3, device="cuda")}]
         kept = TrainingState({"w": torch.ones(3, device="cuda"), "moments": moments}).copy()
     assert kept.checkpoint["w"].device.type == "cpu"
     assert kept.checkpoint["moments"][0][0].device.type == "cpu"
-
-
-def test_the_copy_of_a_state_is_not_changed_with_it() -> None:
     weight, moment = torch.ones(3), torch.ones(3)
     state = TrainingState({"w": weight, "moments": [{0: moment}]})
     kept = state.copy()
     weight.add_(1)
     moment.add_(1)
     state.curve.epochs.append({})
+    assert not kept.curve.epochs
     assert kept.checkpoint["w"].tolist() == [1, 1, 1]
     assert kept.checkpoint["moments"][0][0].tolist() == [1, 1, 1]
-    assert not kept.curve.epochs
 
 
 def test_item_embeddings_are_counted_before_they_are_made() -> None:

@@ -1,11 +1,8 @@
-"""A log that Spark reads and filters is, to the byte, the dataset that this process makes alone."""
+"""A frame that Spark filters is, to the byte, the dataset that this process makes alone."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,23 +88,28 @@ SESSIONS = DataConfig(
 )
 
 
-def test_files_of_text(spark: Any, tmp_path: Path) -> None:
-    """Dates, ids such as 7 and 7.0, missing values, and a folder that looks like a pattern."""
-    log = write_parts(generated_log(text=True), tmp_path / "my [log] 100%")
+def read(spark: Any, folder: Path) -> Any:
+    return spark.read.parquet(f"file://{folder}")
+
+
+def test_a_log_of_text(spark: Any, tmp_path: Path) -> None:
+    """Dates, ids such as 7 and 7.0, and missing values."""
+    log = write_parts(generated_log(text=True), tmp_path / "log")
     alone = prepare(str(log), CLEANED, tmp_path / "alone", ITEMS, USERS)
-    found = prepare(str(log), CLEANED, tmp_path / "spark", ITEMS, USERS, engine="spark")
-    same_files(alone, found)
+    found = prepare(read(spark, log), CLEANED, tmp_path / "spark", ITEMS, USERS)
+    for name in found.manifest.files:
+        assert (alone.path / name).read_bytes() == (found.path / name).read_bytes(), name
     assert {"no item", "returns", "where", "since"} <= found.manifest.dropped.keys()
     assert found.item_table["item_id"].dtype == pl.Int64
-    assert {path.name for path in tmp_path.iterdir()} == {"my [log] 100%", "alone", "spark"}
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "alone", "spark"}
 
 
-def test_a_frame_of_files(spark: Any, tmp_path: Path) -> None:
+def test_frames_of_other_libraries_are_the_same(spark: Any, tmp_path: Path) -> None:
     """Sessions, a core and rows at one time, whose order is that of the files."""
     log = generated_log(text=False)
     folder = write_parts(log, tmp_path / "log")
     frames = {
-        "spark": spark.read.parquet(str(folder)),
+        "spark": read(spark, folder),
         "polars": pl.scan_parquet(folder / "*.parquet"),
         "duckdb": duckdb.sql(f"from read_parquet('{folder}/*.parquet')"),
         "pandas": log.to_pandas(),
@@ -117,64 +119,21 @@ def test_a_frame_of_files(spark: Any, tmp_path: Path) -> None:
         same_files(made["polars"], made[name])
 
 
-def test_errors_are_one_line(spark: Any, tmp_path: Path) -> None:
+def test_refusals_are_one_line(spark: Any, tmp_path: Path) -> None:
+    """Spark has functions that call Java, and subqueries."""
     log = write_parts(generated_log(text=False), tmp_path / "log")
-    assert "holds for none of the 300 rows" in refusal(
-        str(log), tmp_path, DataConfig(where="kind = 'by'")
-    )
-    frame = spark.read.parquet(str(log))
+    for where, says in (
+        ("kind = 'by'", "holds for none of the 300 rows"),
+        ("java_method('java.lang.System', 'exit', 3) = 1", "data.where"),
+        ("price in (select 1)", "data.where"),
+        ("price > avg(price) over ()", "compares a row"),
+    ):
+        with pytest.raises(InputError, match=re.escape(says)):
+            prepare(read(spark, log), DataConfig(where=where), tmp_path / "out")
+    frame = read(spark, log)
     for file in log.iterdir():
         file.unlink()
     with pytest.raises(InputError, match=r"^the frame: Spark: .*parquet") as caught:
         prepare(frame, out=tmp_path / "out")
     assert "\tat " not in str(caught.value)
-
-
-def refusal(source: Any, tmp_path: Path, config: DataConfig | None = None) -> str:
-    with pytest.raises(InputError) as caught:
-        prepare(source, config, tmp_path / "out", engine="spark")
     assert not (tmp_path / "out").exists()
-    return str(caught.value)
-
-
-def test_conditions_pass_the_same_gate(spark: Any, tmp_path: Path) -> None:
-    """Spark has functions that call Java, and subqueries."""
-    log = write_parts(generated_log(text=False), tmp_path / "log")
-    for where in ("java_method('java.lang.System', 'exit', 3) = 1", "price in (select 1)"):
-        assert "data.where" in refusal(str(log), tmp_path, DataConfig(where=where))
-
-
-def test_what_spark_cannot_do_is_refused_before_any_work(tmp_path: Path) -> None:
-    log = generated_log(text=False)
-    log.write_csv(tmp_path / "log.csv")
-    log.write_parquet(tmp_path / "log.parquet")
-    path = str(tmp_path / "log.parquet")
-    assert "reads Parquet, whose rows have numbers, not CSV" in refusal(
-        str(tmp_path / "log.csv"), tmp_path
-    )
-    assert "a named dataset fits in memory" in refusal("shop", tmp_path)
-    assert "prepares Spark frames and Parquet files" in refusal(log, tmp_path)
-    pytest.importorskip("pyspark", reason="pyspark is not installed: the extra spark")
-    assert refusal(path, tmp_path, DataConfig(header=False)).startswith("data.header: ")
-    average = DataConfig(where="price > avg(price) over ()")
-    assert "compares a row" in refusal(path, tmp_path, average)
-
-
-QUICK = "--master local[2] --driver-memory 1g --conf spark.sql.shuffle.partitions=2 pyspark-shell"
-
-
-def test_the_command_prepares(
-    tiny_log: pl.DataFrame, spark_environment: dict[str, str], tmp_path: Path
-) -> None:
-    log, out = tmp_path / "log.parquet", tmp_path / "spark"
-    tiny_log.write_parquet(log)
-    command = [sys.executable, "-m", "recsys", "prepare", str(log), "--engine", "spark", "--json"]
-    environment = os.environ | spark_environment | {"PYSPARK_SUBMIT_ARGS": QUICK}
-    ran = subprocess.run(
-        [*command, "--out", str(out)], env=environment, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)[0]["interactions"] == len(tiny_log)
-    prepare(str(log), DataConfig(source=str(log)), tmp_path / "memory")
-    made = PreparedDataset.open(out).manifest
-    assert made == PreparedDataset.open(tmp_path / "memory").manifest

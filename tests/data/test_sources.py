@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -59,25 +54,8 @@ def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDataset:
     return dataset
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Do not log requests."""
-
-
-@pytest.fixture
-def url(folder: Path) -> Iterator[str]:
-    """Serve the same mirror over HTTP."""
-    handler = partial(QuietHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
-
-
-def items_of(config: DataConfig, cache: Path) -> list[int]:
-    log, items = read_named(named("tiny"), config.mirror, cache)
+def items_of(mirror: Path | str | None) -> list[int]:
+    log, items = read_named(named("tiny"), None if mirror is None else str(mirror))
     assert items is None
     return log.sort("user_id", "when")["item_id"].to_list()
 
@@ -88,47 +66,20 @@ def named(name: str) -> NamedDataset:
     return dataset
 
 
-@pytest.mark.usefixtures("tiny")
-def test_folder_by_config_or_environment(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_are_those_of_a_folder(
+    tiny: NamedDataset, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert items_of(DataConfig(mirror=str(folder)), tmp_path / "cache") == [3, 2]
-    monkeypatch.setenv("RECSYS_MIRROR", str(folder))
-    assert items_of(DataConfig(), tmp_path / "cache") == [3, 2]
-    assert not (tmp_path / "cache").exists(), "read in place"
-
-
-@pytest.mark.usefixtures("tiny")
-def test_url_fills_the_cache(url: str, folder: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "deep" / "cache"
-    assert items_of(DataConfig(mirror=url), cache) == [3, 2]
-    assert [path.name for path in cache.iterdir()] == ["tiny.parquet"]
-    (folder / "tiny.parquet").unlink()
-    assert items_of(DataConfig(mirror=url), cache) == [3, 2]
-    assert items_of(DataConfig(), cache) == [3, 2], "no mirror needed any more"
-
-
-@pytest.mark.parametrize("by_url", [False, True])
-def test_wrong_checksum(
-    by_url: bool, tiny: NamedDataset, url: str, folder: Path, tmp_path: Path
-) -> None:
-    LOG.head(1).write_parquet(folder / "tiny.parquet")
-    found = hashlib.sha256((folder / "tiny.parquet").read_bytes()).hexdigest()
-    cache = tmp_path / "cache"
     with pytest.raises(InputError) as caught:
-        items_of(DataConfig(mirror=url if by_url else str(folder)), cache)
-    for word in ["tiny.parquet", found, tiny.files["tiny.parquet"]]:
-        assert word in str(caught.value)
-    assert not cache.exists() or not list(cache.iterdir())
-
-
-@pytest.mark.parametrize("setting", [None, "nowhere"])
-@pytest.mark.usefixtures("tiny")
-def test_no_mirror(setting: str | None, tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        items_of(DataConfig(mirror=setting), tmp_path)
+        items_of(tmp_path)
     for word in ["tiny.parquet", str(tmp_path), "RECSYS_MIRROR", "https://example.org/tiny"]:
         assert word in str(caught.value)
+    assert items_of(folder) == [3, 2]
+    monkeypatch.setenv("RECSYS_MIRROR", str(folder))
+    assert items_of(None) == [3, 2]
+    LOG.head(1).write_parquet(folder / "tiny.parquet")
+    found = hashlib.sha256((folder / "tiny.parquet").read_bytes()).hexdigest()
+    with pytest.raises(InputError, match=f"{found} is not {tiny.files['tiny.parquet']}"):
+        items_of(None)
 
 
 @pytest.mark.parametrize(
