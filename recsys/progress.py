@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -17,8 +18,6 @@ from recsys.errors import printable
 
 STDERR = Console(stderr=True)
 """Shared by the log and the view: two consoles would write into each other's lines."""
-_LONGEST = 100 * 3600
-"""Seconds left that are still shown: five digits of hours help nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +26,10 @@ class Stage:
 
     progress: Progress
     task: TaskID
-    even: bool
-    """Whether all units take about equally long, so that the time left can be estimated."""
 
     def advance(self, units: float = 1) -> None:
         """Show that so many more units are done."""
-        task = next(task for task in self.progress.tasks if task.id == self.task)
-        done, now = task.completed + units, self.progress.get_time()
-        ends = None
-        if self.even and task.total is not None and task.start_time is not None and done > 0:
-            ends = now + (now - task.start_time) * (task.total - done) / done
-        self.progress.update(self.task, completed=done, ends=ends)
+        self.progress.update(self.task, advance=units)
 
     def say(self, status: str) -> None:
         """Show what is being done."""
@@ -68,26 +60,13 @@ def new_progress(console: Console = STDERR) -> Progress:
 class _TimeLeft(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Return the time left of a task at this moment, or else the time so far."""
-        left = None
-        if (ends := task.fields.get("ends")) is not None:
-            left = ends - task.get_time()
-        if left is not None and left <= -1:
-            time = f"{_clock(-left)} over"
-        elif left is not None and left < _LONGEST:
-            time = f"{_clock(left)} left"
+        ends = task.fields.get("ends")
+        left = task.time_remaining if ends is None else ends - task.get_time()
+        if left is None:
+            time, word = task.elapsed or 0.0, "so far"
         else:
-            time = f"{_clock(task.elapsed or 0)} so far"
-        return Text(time, style="progress.remaining")
-
-
-def _clock(seconds: float) -> str:
-    """Return hours, minutes and seconds.
-
-    >>> _clock(3725.4)
-    '1:02:05'
-    """
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+            time, word = abs(left), "over" if left <= -1 else "left"
+        return Text(f"{timedelta(seconds=int(time))} {word}", style="progress.remaining")
 
 
 @contextmanager
@@ -102,20 +81,16 @@ def shown(progress: Progress | None = None) -> Iterator[Progress]:
 
 @contextmanager
 def stage(
-    title: str, total: float | None = None, progress: Progress | None = None, *, even: bool = True
+    title: str, total: float | None = None, progress: Progress | None = None
 ) -> Iterator[Stage]:
-    """Show a line during the block.
+    """Show a line during the block, in the given view or a new one.
 
-    Args:
-        title: what is being done.
-        total: the number of units; unknown if None.
-        progress: the view. If None, a new one.
-        even: whether all units take about equally long, so that the time left can be estimated.
+    With a total number of units, which take about equally long, it has the time left.
     """
     with shown(progress) as view:
         task = view.add_task(title, total=total, status="")
         try:
-            yield Stage(view, task, even)
+            yield Stage(view, task)
         finally:
             view.remove_task(task)
 

@@ -61,19 +61,16 @@ def write_dataset(
     with work_folder(out) as folder:
         table, named_items, config = open_log(source, config, folder, memory_setting(memory))
         name = table.origin
-        with in_one_line(name), stage(f"preparing {name}", 4, even=False) as progress:
+        with in_one_line(name), stage(f"preparing {name}") as progress:
             progress.say("reading")
             columns, settled = settle(table, config)
             log = read_log(table, settled, columns)
-            progress.advance()
             progress.say("filtering")
             filter_log(log, settled)
-            progress.advance()
             progress.say("writing")
             features = item_table if items is not None else named_items
             files = folder / "files"
             manifest = build(log, settled, files, features, user_table, choose_split=choose_split)
-            progress.advance()
             with sole_use(out, "prepares it", PATIENCE):
                 if not _is_there(manifest, out):
                     put_in_place(manifest, files, out)

@@ -62,11 +62,10 @@ def fit_baselines(
 ) -> list[str]:
     """Fit and log baselines one after the other as `fit_baseline`; return the ids of their runs."""
     runs = []
-    with stage("baselines", len(names), progress, even=False) as line:
+    with stage("baselines", progress=progress) as line:
         for number, name in enumerate(names, 1):
             line.say(f"{number} of {len(names)}: {name}")
             runs.append(fit_baseline(name, experiment, dataset, parent=parent))
-            line.advance()
     return runs
 
 
