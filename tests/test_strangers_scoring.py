@@ -18,6 +18,7 @@ from polars.testing import assert_frame_equal
 
 import recsys
 from recsys.config import TrackingConfig
+from recsys.errors import InputError
 from recsys.experiments.results import register
 
 DAY = 86_400_000
@@ -155,7 +156,6 @@ NEW = pl.DataFrame(
         [pl.col("item_id", "shelf").cast(pl.Float64), pl.col("fresh").cast(pl.Int64)],
         [pl.col("item_id", "shelf", "fresh", "price").cast(pl.String)],
         [pl.col("price").cast(pl.Decimal(4, 2)), pl.col("tags").cast(pl.List(pl.Float64))],
-        [pl.col("tags").cast(pl.List(pl.String)).list.join("|")],
         [pl.format("{}.0", "shelf").alias("shelf"), pl.col("tags").cast(pl.List(pl.String))],
     ],
 )
@@ -170,10 +170,10 @@ def test_new_items_take_the_types_of_the_catalogue(
     assert found.bundle.item_table.schema == reader.bundle.item_table.schema
 
 
-def test_times_are_put_on_the_scale_of_the_log(
+def test_dates_are_put_on_the_scale_of_the_log_and_other_units_are_refused(
     timed: recsys.Recommender, log: pl.DataFrame, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has milliseconds; dates and seconds are as good, and the latter are warned of."""
+    """The log has milliseconds."""
     histories = log.drop("code", "flag").with_columns(pl.col("timestamp") // 1000 * 1000)
     at = BEGIN + 30 * DAY
     right = timed.recommend(histories, k=3, at=at)
@@ -185,14 +185,13 @@ def test_times_are_put_on_the_scale_of_the_log(
     with no_warning(caplog):
         for given, when in ((histories, moment), (dates, moment.isoformat()), (text, at)):
             assert_frame_equal(timed.recommend(given, k=3, at=when), right)
-    assert_frame_equal(timed.recommend(seconds, k=3, at=at // 1000), right)
-    assert "is taken for seconds, and converted to milliseconds" in caplog.text
-    late = pl.concat([histories.filter(user_id=7), seconds.filter(user_id=7).tail(1)])
-    sorted_late = pl.concat([histories.filter(user_id=7), histories.filter(user_id=7).tail(1)])
-    assert_frame_equal(timed.recommend(late, k=3, at=at), timed.recommend(sorted_late, k=3, at=at))
+    mixed = pl.concat([histories, seconds.tail(1)])
+    for given, when in ((seconds, at), (mixed, at), (histories, at // 1000)):
+        with pytest.raises(InputError, match="is a time in seconds, and those of the training log"):
+            timed.recommend(given, k=3, at=when)
     small = histories.with_columns((pl.col("timestamp") - BEGIN) // 1000)
     timed.recommend(small, k=1, at=at)
-    assert "is compared as a number with the times of the training log" in caplog.text
+    assert "is compared with the times of the training log" in caplog.text
 
 
 def served(model: recsys.Recommender) -> Any:
@@ -210,7 +209,7 @@ def test_a_registered_model_answers_what_is_missing(timed: recsys.Recommender) -
     columns: dict[str, Any] = {
         "user_id": ["a", None, "c", "d"],
         "items": [[1001, 1002], None, float("nan"), []],
-        "times": [[BEGIN // 1000, BEGIN // 1000 + 60], None, float("nan"), None],
+        "times": [[BEGIN, BEGIN + 60_000], None, float("nan"), None],
         "candidates": [None, [1001], float("nan"), [1002, 1003]],
     }
     frame = pd.DataFrame(columns, index=[3, 1, 2, 1])
@@ -219,16 +218,12 @@ def test_a_registered_model_answers_what_is_missing(timed: recsys.Recommender) -
     assert answer.index.tolist() == [3, 1, 2, 1]
     assert [user for user in answer["user_id"] if isinstance(user, str)] == ["a", "c", "d"]
     assert [list(ids) for ids in answer["item_id"]][1::2] == [[1001], [1002, 1003]]
-    milliseconds: Any = [[BEGIN, BEGIN + 60_000]]
-    alone = frame.head(1).assign(times=milliseconds)
-    right = model.predict(alone, params={"k": 2, "at": at})
+    right = model.predict(frame.head(1), params={"k": 2, "at": at})
     assert answer["item_id"].tolist()[0] == right["item_id"].tolist()[0]
     assert answer["score"].tolist()[0] == pytest.approx(right["score"].tolist()[0])
 
 
-def test_usual_times_stay_usual_beside_histories_with_times(
-    here: Path, log: pl.DataFrame, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_usual_times_stay_usual_beside_histories_with_times(here: Path, log: pl.DataFrame) -> None:
     """Six times the usual day, in milliseconds, could be seconds of the year 1986."""
     dataset = recsys.prepare(log.drop("code", "flag"), out="usual")
     model = served(train("usual", dataset, kind="hstu", times="past"))
@@ -238,4 +233,3 @@ def test_usual_times_stay_usual_beside_histories_with_times(
     rows = {"items": [*untimed["items"], [1001]], "times": [None, [BEGIN]]}
     beside = model.predict(pd.DataFrame(rows | {"candidates": [[1015, 1016]] * 2}))
     assert beside["score"].tolist()[0] == pytest.approx(alone["score"].tolist()[0], rel=1e-6)
-    assert "converted" not in caplog.text

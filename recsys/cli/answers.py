@@ -336,12 +336,11 @@ def write_embeddings(
     """Write the embeddings of all items, or of histories if a log of histories is given.
 
     Options:
-        out: File to write: .parquet, .csv (a column for each dimension) or .npy (the matrix alone;
-            NAME.ids.csv beside it has the ids of its rows).
+        out: File to write: .parquet, or .csv with a column for each dimension.
     """
-    from recsys.serving.files import EMBEDDINGS, check_format, save_embeddings
+    from recsys.serving.files import check_format, save_embeddings
 
-    check_format(out, EMBEDDINGS)
+    check_format(out)
     recommender, _ = open_recommender(bundle)
     with stage("embedding"):
         table = recommender.embeddings(

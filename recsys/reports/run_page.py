@@ -313,7 +313,8 @@ def _example(
     best = recommender.recommend(history, k=min(_LIST, bundle.num_items), at=at)
     items, newest = best["item_id"].to_list(), bundle.vocabulary.decode(tokens).to_list()[::-1]
     try:
-        reasons = [_reasons(parts) for parts in explain_items(bundle, history, items, at=at)]
+        timed = recommender.reader.with_request_time(history, at)
+        reasons = [_reasons(parts) for parts in explain_items(bundle, timed, items)]
     except InputError:  # no item of the history is known
         reasons = [[] for _ in items]
     names = _names(bundle, {target, *items, *newest})

@@ -38,7 +38,7 @@ from recsys.machine import keep_freed_memory
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import Head
 from recsys.model.models import Model
-from recsys.serving.raw_values import TimeScale
+from recsys.serving.raw_values import times_on_scale
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,6 @@ class ServingProtocol(Section):
 
     split: str
     seen: Literal["filter", "allow"]
-    """Whether items of a user's history are filtered from recommendations."""
     trained_on: TrainedOn
     """The parts of the split that the weights were trained on."""
 
@@ -101,7 +100,7 @@ def write_files(
     count_ensemble: CountEnsemble | None,
     encoders: Encoders,
 ) -> dict[str, str]:
-    """Write all files of a bundle but its manifest; return the SHA-256 of each, by name."""
+    """Write all files of a bundle but its manifest; return their SHA-256 by name."""
     if isinstance(answer, FittedBaseline):
         save_baseline(answer, folder / BASELINE)
     else:
@@ -148,11 +147,9 @@ def load_weights(model: Model, path: Path) -> None:
 
 _NAMES = (
     *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),
-    *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname", "description"),
+    *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname"),
 )
 """Names of columns that name items, without case, blanks and marks."""
-_LONGEST_NAME = 80
-"""Letters of a name, on average; longer texts are descriptions."""
 
 
 def name_columns(item_table: pl.DataFrame) -> list[str]:
@@ -163,10 +160,7 @@ def name_columns(item_table: pl.DataFrame) -> list[str]:
     """
     columns = {plain_name(name): name for name in item_table.columns}
     exact = [columns[name] for name in ("name", "title") if name in columns]
-    texts = item_table.select(pl.col(pl.String).str.len_chars().mean())
-    short = [name for name in texts.columns if 0 < (texts[name][0] or 0) <= _LONGEST_NAME]
-    others = [columns[name] for name in _NAMES if columns.get(name) in short]
-    return exact or others[:1]
+    return exact or [columns[name] for name in _NAMES if name in columns][:1]
 
 
 def model_scorer(
@@ -183,21 +177,17 @@ def model_scorer(
     return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
 
 
-_opened_in: list[int] = []
+_opened_in: set[int] = set()
 """The process that opened the first bundle; a fork has it too, and none of its threads."""
 
 
 def refuse_fork() -> None:
     """Raise an `InputError` in a fork of a process that had opened a bundle: it would hang."""
-    if _opened_in and _opened_in[0] != os.getpid():
+    if _opened_in - {os.getpid()}:
         raise InputError(
             "this process was forked from one that had used a model, whose threads a fork does not "
             "copy: start processes by multiprocessing.get_context('spawn')"
         )
-
-
-USUAL_K = 10
-"""Items that are recommended where nobody says how many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +226,7 @@ class ModelBundle:
     ) -> ModelBundle:
         """Write a bundle folder atomically and open it; an existing bundle is replaced.
 
-        The same arguments give the same bytes. For them see `BundleManifest` and the fields of a
-        bundle; an item feature named count is overwritten.
+        The same arguments give the same bytes. An item feature named count is overwritten.
 
         Raises:
             InputError: the path holds something else, or cannot be written.
@@ -246,9 +235,8 @@ class ModelBundle:
         BundleManifest.previous(path)
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
-        start, earlier = experiment.start, None
-        if start is not None:
-            earlier = EarlierBundle(path=start.bundle, digest=start.digest)
+        start = experiment.start
+        earlier = start and EarlierBundle(path=start.bundle, digest=start.digest)
         with new_folder(path) as folder:
             items = encoders.save_vectors(folder, dataset.item_table)
             items = items.with_columns(count=pl.Series(counts))
@@ -279,7 +267,7 @@ class ModelBundle:
             InputError: it is no bundle or of another version, or a file is not as it was written.
         """
         refuse_fork()
-        _opened_in[:] = [os.getpid()]
+        _opened_in.add(os.getpid())
         path = checked_path(path)
         if not (path / MANIFEST).exists() and (path / "bundle" / MANIFEST).is_file():
             path /= "bundle"  # of a run's folder
@@ -323,7 +311,7 @@ class ModelBundle:
         except torch.OutOfMemoryError as error:
             self.trained.to("cpu")  # with those weights that were moved
             raise InputError(
-                f"{self.path}: the model needs more memory than is free on the GPU"
+                f"{self.path}: the model needs more memory than the GPU has"
             ) from error
         for kept in ("scorer", "retriever"):  # they keep the catalogue where the model was
             self.__dict__.pop(kept, None)
@@ -344,10 +332,7 @@ class ModelBundle:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """The model plus its count ensemble; or the baseline.
-
-        It is kept, since what it makes of a large catalogue takes longer than an answer.
-        """
+        """The model plus its count ensemble; or the baseline. It keeps the catalogue's part."""
         if self.baseline is not None:
             return self.baseline
         return model_scorer(self.model, self.experiment, self.count_ensemble, states=self.states)
@@ -399,8 +384,7 @@ class ModelBundle:
                 shutil.copyfile(self.path / name, folder / name)
 
     def _check_not_replaced(self) -> None:
-        """Check that the files are those that were opened: another run may have the same name."""
-        if BundleManifest.read(self.path).files != self.manifest.files:
+        if BundleManifest.read(self.path).files != self.manifest.files:  # a run of the same name
             raise InputError(f"{self.path}: another model has replaced it since it was opened")
 
     @property
@@ -418,11 +402,6 @@ class ModelBundle:
         """The time between two interactions that stands for missing times; None if none can."""
         return self.manifest.usual_gap if self.times == "past" else None
 
-    @property
-    def time_scale(self) -> TimeScale:
-        """The scale of the times of the training log."""
-        return TimeScale(self.manifest.trained_until, self.experiment.data.time_format)
-
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The mapping between item ids and item tokens."""
@@ -431,7 +410,7 @@ class ModelBundle:
     @property
     def usual_k(self) -> int:
         """The items that are recommended where nobody says how many: all of a small catalogue."""
-        return min(USUAL_K, self.num_items)
+        return min(10, self.num_items)
 
     @cached_property
     def name_columns(self) -> list[str]:
@@ -471,7 +450,7 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
             *(dataset.path, outside, len(targets), part),
         )
     until = bundle.manifest.trained_until
-    times = bundle.time_scale.of_dataset(dataset.timestamps, dataset.path)
+    times = times_on_scale(dataset.timestamps, until, str(dataset.path))
     if until is None or (len(targets) and times[targets].min() <= until):
         logger.warning(
             "%s: not the dataset that the model was trained on, and not all of its targets are "

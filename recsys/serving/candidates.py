@@ -59,15 +59,14 @@ def read_candidates(
     (['hat', 'hat', 'boots'], [0, 1, 1, 3])
     """
     source, place = lists_of(source), "candidate items"
-    if isinstance(source, Mapping):
-        items, offsets = joined_lists(source, source.values(), "candidates", place)
-        users = id_series(source, "users of the candidates")
-        return RawCandidates(
-            items, users.gather(np.repeat(np.arange(len(users)), np.diff(offsets)))
-        )
     series: object = nw.from_native(source, pass_through=True, allow_series=True)
     if isinstance(series, nw.Series | np.ndarray):
         source = series.to_list() if isinstance(series, nw.Series) else series.tolist()
+    if isinstance(source, Mapping):
+        items, offsets = joined_lists(source, source.values(), "candidates", place)
+        users = id_series(source, "users of the candidates")
+        owners = np.repeat(np.arange(len(users)), np.diff(offsets))
+        return RawCandidates(items, users.gather(owners))
     if isinstance(source, Sequence) and not isinstance(source, str):
         if not any(isinstance(ids, list | tuple | np.ndarray | pl.Series) for ids in source):
             return RawCandidates(id_series(source, place))
@@ -81,17 +80,12 @@ def read_candidates(
     )
     wanted = [item] if items_only or table.columns == [item] else [user, item]
     table = read_table(table, wanted, origin)
-    users_too = user in wanted
-    return RawCandidates(
-        _ids(table, item, origin), _ids(table, user, origin) if users_too else None
-    )
-
-
-def _ids(table: pl.DataFrame, name: str, origin: str) -> pl.Series:
-    """Return a column of ids; integers and text are not copied."""
-    ids = plain_ids(table[name])
-    typed = ids.dtype.is_integer() or ids.dtype == pl.String
-    return ids if typed and not ids.null_count() else id_series(ids, f"{origin}: column {name!r}")
+    ids = {name: plain_ids(table[name]) for name in wanted}
+    for name, column in ids.items():  # integers and text are not copied
+        typed = column.dtype.is_integer() or column.dtype == pl.String
+        if not typed or column.null_count():
+            ids[name] = id_series(column, f"{origin}: column {name!r}")
+    return RawCandidates(ids[item], ids.get(user))
 
 
 def chosen_items(
@@ -109,8 +103,8 @@ def chosen_items(
     allowed = np.full(len(catalogue) + 1, allow is None)
     if allow is not None:
         items = read_candidates(allow, columns, items_only=True).items
-        tokens, place = catalogue.encode(items), "catalogue"
-        report_unknown(tokens, items, catalogue, "allowed item", place, strict=False)
+        tokens = catalogue.encode(items)
+        report_unknown(tokens, items, catalogue, "allowed item", "catalogue", strict=False)
         allowed[tokens] = True
     if deny is not None:
         allowed[catalogue.encode(read_candidates(deny, columns, items_only=True).items)] = False
@@ -136,10 +130,7 @@ def _meets(items: pl.DataFrame, where: str) -> NDArray[np.bool_]:
 def chosen_diversity(
     bundle: ModelBundle, weight: float | None, at_most: Mapping[str, int] | None
 ) -> Diversity | None:
-    """Return how lists are made diverse; None if by their scores alone.
-
-    For the weight of dissimilarity and the caps see `Recommender.recommend`; items without a value
-    in the column of a cap are not counted.
+    """Return how lists are made diverse (see `Recommender.recommend`); None if by scores alone.
 
     Raises:
         InputError: the weight is not between 0 and 1, or the bundle holds a baseline, which has no
@@ -166,9 +157,9 @@ def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
 
 
 class PairBatch(NamedTuple):
-    """Rows of users [B] in the histories, their candidates [B, C], and the pairs of these [N].
+    """Rows of users [B] in the histories, their candidates [B, C], right-padded with PAD.
 
-    Candidates are right-padded with PAD, and pairs come row by row without PAD.
+    The numbers of the pairs [N] come row by row, without PAD.
     """
 
     users: NDArray[np.int64]
@@ -196,16 +187,14 @@ class UserItemPairs:
         *,
         strict: bool = False,
     ) -> UserItemPairs:
-        """Turn candidates in raw ids into pairs.
-
-        An unknown item or user is refused with ``strict``, else left out with a warning; candidates
-        of which none is known are refused anyway.
+        """Turn candidates in raw ids into pairs; for unknown ones see `report_unknown`.
 
         Raises:
             InputError: an item or a user is unknown; or there is not one list for each history.
         """
-        items, about = candidates.items, ("candidate item", "catalogue")
+        items = candidates.items
         tokens = catalogue.encode(items)
+        about = "candidate item", "catalogue"
         known = report_unknown(tokens, items, catalogue, *about, strict=strict)
         if candidates.offsets is not None:
             if len(candidates.offsets) - 1 != len(user_ids):

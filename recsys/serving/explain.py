@@ -17,8 +17,8 @@ from recsys.inference.model_scorer import ModelScorer, model_inputs
 from recsys.inference.scorer import Scorer
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.histories import HistoryReader, OneHistory
-from recsys.serving.raw_values import RequestTime, known_tokens
+from recsys.serving.histories import UserHistories
+from recsys.serving.raw_values import known_tokens
 
 _LONGEST = 200
 """The items of a history that explain the score of a baseline, which reads all of them."""
@@ -29,13 +29,9 @@ _Parts = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def explain_items(
-    bundle: ModelBundle,
-    history: OneHistory,
-    items: Sequence[Any],
-    *,
-    at: RequestTime | None = None,
+    bundle: ModelBundle, user: UserHistories, items: Sequence[Any]
 ) -> list[pl.DataFrame]:
-    """Explain the scores of items by what each purchase of a history adds to them.
+    """Explain the scores of items by what each purchase of one user adds to them.
 
     Target attention adds one term per purchase (the sum over its heads) to the dot product, which
     has no parts, and so does the count ensemble: these terms are contributions. Scores of other
@@ -50,10 +46,11 @@ def explain_items(
         contributions plus one rest are the item's score.
 
     Raises:
-        InputError: an item, or every item of the history, is not in the catalogue; see
-            `HistoryReader.read_one`.
+        InputError: an item, or every item of the history, is not in the catalogue; or there are
+            several users.
     """
-    user = HistoryReader.of(bundle).read_one(history, at)
+    if len(user.user_ids) != 1:
+        raise InputError(f"history: of one user, not of {len(user.user_ids)}")
     candidates = known_tokens(items, bundle.vocabulary, "item", "catalogue")
     latest = slice(-_items_read(bundle), None)
     tokens, positions = user.histories.items[latest], user.positions[latest]

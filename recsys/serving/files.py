@@ -8,7 +8,6 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -20,17 +19,14 @@ if TYPE_CHECKING:
     from recsys.serving.histories import UserHistories
     from recsys.serving.recommender import Recommender
 
-TABLES, EMBEDDINGS = (".parquet", ".csv"), (".parquet", ".csv", ".npy")
-"""The formats of answers, and of embeddings."""
 _ROWS, _USERS = 1 << 20, 1 << 14
 """Rows of an answer, and users of a dataset, that are in the memory at once."""
 
 
-def check_format(out: Path, formats: Sequence[str] = TABLES) -> None:
+def check_format(out: Path) -> None:
     """Raise an `InputError` if the extension of a file is of no known format."""
-    if out.suffix not in formats:
-        given = out.suffix or "no extension"
-        raise InputError(f"{out}: can write {', '.join(formats)}, not {given}")
+    if out.suffix not in (".parquet", ".csv"):
+        raise InputError(f"{out}: can write .parquet, .csv, not {out.suffix or 'no extension'}")
 
 
 def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
@@ -67,14 +63,7 @@ def write_answers(
     """Write the answers for all users to a file, complete or not at all; return their rows.
 
     A log of histories is read whole; those of a dataset stay on the disk until their users come.
-
-    Args:
-        recommender: the model, and the dataset of the users.
-        histories: see `Recommender.read_histories`.
-        users: see `Recommender.read_histories`.
-        answer: makes the rows of some users.
-        rows_per_user: how many rows that are for each of them.
-        out: the file, .parquet or .csv.
+    ``answer`` makes the rows of some users, so many for each of them at most.
     """
     check_format(out)
     size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))
@@ -99,26 +88,10 @@ def write_answers(
 
 
 def save_embeddings(table: pl.DataFrame, out: Path) -> None:
-    """Write a table of an id and the array ``embedding`` to a file, by its extension.
-
-    Parquet has both columns; CSV the id and a column for each dimension, e0, e1, …. A file ``.npy``
-    has the matrix [rows, D] alone, with NaN for a missing embedding; ``NAME.ids.csv`` beside it has
-    the ids of the rows.
-
-    Raises:
-        InputError: the extension is unknown, or the file cannot be written.
-    """
-    check_format(out, EMBEDDINGS)
-    ids, vectors = table.to_series(0), table["embedding"]
-    (width,) = table.schema["embedding"].shape  # type: ignore[attr-defined]
-    if out.suffix == ".parquet":
-        write_frames([table], out)
-    elif out.suffix == ".csv":
-        columns = vectors.arr.to_struct([f"e{dimension}" for dimension in range(width)])
-        write_frames([pl.DataFrame([ids, columns]).unnest("embedding")], out)
-    else:
-        missing = pl.Series([[float("nan")] * width], dtype=vectors.dtype)
-        with new_file(out.with_suffix(".ids.csv")) as file:
-            ids.to_frame().write_csv(file)
-        with new_file(out) as file, file.open("wb") as stream:
-            np.save(stream, vectors.fill_null(missing).to_numpy(), allow_pickle=False)
+    """Write a table of an id and the array ``embedding``, in CSV a column for each dimension."""
+    check_format(out)
+    if out.suffix == ".csv":
+        (width,) = table.schema["embedding"].shape  # type: ignore[attr-defined]
+        names = [f"e{dimension}" for dimension in range(width)]
+        table = table.with_columns(pl.col("embedding").arr.to_struct(names)).unnest("embedding")
+    write_frames([table], out)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 from narwhals.typing import IntoSeries
@@ -30,13 +29,13 @@ from recsys.errors import InputError
 from recsys.model.encoder import TimesRead
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.raw_values import (
-    NO_SCALE,
     RequestTime,
-    TimeScale,
     id_series,
     joined_lists,
     known_tokens,
     lists_of,
+    time_on_scale,
+    times_on_scale,
 )
 
 logger = logging.getLogger(__name__)
@@ -45,6 +44,8 @@ RawHistories = TableSource | Mapping[Any, Iterable[Any]] | Sequence[Iterable[Any
 """A log (frame or file), item ids by user id (a mapping, or a Series of pandas whose index has the
 users), or lists of item ids for users 0, 1, …; each list starts with the oldest item, and a missing
 one is empty."""
+Times = Sequence[Iterable[RequestTime] | None]
+"""The times of the items of each history; None if they are unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +61,25 @@ class UserHistories:
     positions: NDArray[np.int64]
     """Shape [N]: the index, from 0, of each item in the history before any was skipped."""
     assumed_gap: int | None = None
-    """The time between two interactions that stands for missing times, on the scale of the training
-    log; None if no times are missing, or the model reads none."""
+    """The time between two interactions that stands for missing times; None if none are missing, or
+    the model reads none."""
+
+    @classmethod
+    def of_tokens(
+        cls, user_ids: pl.Series, read: Histories, assumed_gap: int | None = None
+    ) -> UserHistories:
+        """Drop the items outside the catalogue, which are PAD in what was read, and warn."""
+        known = read.take(np.arange(len(read)))
+        skipped = read.lengths - known.lengths
+        if skipped.any():
+            logger.warning(
+                "%d of %d history items are not in the catalogue and were skipped",
+                *(skipped.sum(), len(read.items)),
+            )
+        positions = np.arange(len(read.items)) - np.repeat(read.offsets[:-1], read.lengths)
+        return cls(user_ids, known, skipped, positions[read.items != PAD], assumed_gap)
 
     def __getitem__(self, users: slice) -> UserHistories:
-        """Return the histories of successive users."""
         start, end, _ = users.indices(len(self.user_ids))
         first, last = self.histories.offsets[[start, end]]
         return replace(
@@ -76,10 +91,15 @@ class UserHistories:
         )
 
 
-OneHistory = Iterable[Any] | TableSource | UserHistories
-"""Item ids of one user, oldest first; a log of one user; or the `UserHistories` of one user."""
-Times = Sequence[Iterable[RequestTime] | None]
-"""The times of the items of each history; None if they are unknown."""
+_NO_TIMES = "histories: the model reads the times of interactions: give times"
+_ALL_USERS = {
+    "min_user_interactions": 1,
+    "min_item_interactions": 1,
+    "k_core": False,
+    "split": LeaveLastOut(),  # drops no row, unlike the end of a split by date
+    "keep": (),
+}
+"""Settings that choose the users, items and dates of a dataset, as they are for a history."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +111,8 @@ class HistoryReader:
     vocabulary: Vocabulary
     """The items of the model."""
     encoders: Encoders = NO_ENCODERS
-    """Those of the features that the model reads."""
-    scale: TimeScale = NO_SCALE
-    """That of the training log."""
+    newest: int | None = None
+    """The newest time of the training log; None if unknown."""
     times_read: TimesRead = "none"
     usual_gap: int | None = None
     """The time between two interactions that stands for missing times; None if none can."""
@@ -103,9 +122,9 @@ class HistoryReader:
     @classmethod
     def of(cls, bundle: ModelBundle, dataset: PreparedDataset | None = None) -> HistoryReader:
         """Return the reader of a bundle."""
-        data, scale = bundle.experiment.data, bundle.time_scale
+        data, newest = bundle.experiment.data, bundle.manifest.trained_until
         times = bundle.times, bundle.usual_gap
-        return cls(data, bundle.vocabulary, bundle.encoders, scale, *times, dataset)
+        return cls(data, bundle.vocabulary, bundle.encoders, newest, *times, dataset)
 
     def read(
         self,
@@ -119,28 +138,15 @@ class HistoryReader:
         times alone takes the usual gap where times are missing.
         """
         if histories is None:
-            return _without_unknown(*self._of_dataset(users))
+            return UserHistories.of_tokens(*self._of_dataset(users))
         lists = lists_of(histories)
-        if isinstance(lists, Mapping):
-            if users is None:
-                return self._of_lists(list(lists), list(lists.values()), None, times)
-        elif isinstance(lists, Sequence) and not isinstance(lists, str):
+        if isinstance(lists, Mapping) and users is None:
+            return self._of_lists(list(lists), list(lists.values()), None, times)
+        if isinstance(lists, Sequence) and not isinstance(lists, str):
             return self._of_lists(range(len(lists)), lists, users, times)
         if users is not None:
             raise InputError("histories: with users, give a list of item ids for each of them")
-        return _without_unknown(*self._of_log(cast("TableSource", histories)))
-
-    def read_one(self, history: OneHistory, at: RequestTime | None) -> UserHistories:
-        """Read the history of one user, with the times that the model reads; a string is no log."""
-        if not isinstance(history, UserHistories):
-            frame: object = nw.from_native(history, pass_through=True)
-            if isinstance(frame, nw.DataFrame | nw.LazyFrame) or isinstance(history, os.PathLike):
-                history = self.read(cast("TableSource", history))
-            else:
-                history = self.read([id_series(cast("Any", history), "history")])
-        if len(history.user_ids) != 1:
-            raise InputError(f"history: of one user, not of {len(history.user_ids)}")
-        return self.with_request_time(history, at)
+        return UserHistories.of_tokens(*self._of_log(cast("TableSource", histories)))
 
     def with_request_time(
         self, read: UserHistories, at: RequestTime | Sequence[RequestTime] | None
@@ -155,13 +161,13 @@ class HistoryReader:
         if self.times_read == "none" or read.histories.request_times is not None:
             return read
         if times is None:
-            raise InputError("histories: the model reads the times of interactions: give times")
+            raise InputError(_NO_TIMES)
         if self.times_read == "past":
             return read
         if at is None:
             raise InputError("at: the model reads the request time: say when")
         moments = at if isinstance(at, list) else [at] * len(lengths)
-        known = {moment: self.scale.value(moment, "at") for moment in set(moments)}
+        known = {moment: time_on_scale(moment, self.newest, "at") for moment in set(moments)}
         requested = np.array([known[moment] for moment in moments], dtype=np.int64)
         nonempty = np.flatnonzero(lengths)
         latest = times[read.histories.offsets[nonempty + 1] - 1]
@@ -190,7 +196,7 @@ class HistoryReader:
         return dataset.user_ids.gather(rows), Histories(
             self._tokens[dataset.items[entries]],
             np.concatenate([[0], np.cumsum(ends - starts)]),
-            self.scale.of_dataset(dataset.timestamps[entries], dataset.path),
+            times_on_scale(dataset.timestamps[entries], self.newest, str(dataset.path)),
             interaction_features=None if features is None else features[entries],
             user_features=None if user_features is None else user_features[rows],
         )
@@ -231,36 +237,40 @@ class HistoryReader:
         listed = Histories(self.vocabulary.encode(items), offsets)
         if users is None:
             timed, gap = self._timed(listed, None, times)
-            return _without_unknown(id_series(keys, "users of the histories"), timed, gap)
+            return UserHistories.of_tokens(id_series(keys, "users of the histories"), timed, gap)
         ids, known = self._of_dataset(users)
         if len(known) != len(lists):
             raise InputError(f"histories: {len(lists)} lists for {len(known)} users")
         if not len(items):
-            return _without_unknown(ids, known)
+            return UserHistories.of_tokens(ids, known)
         timed, gap = self._timed(listed, known, times)
-        return _without_unknown(ids, _appended(known, timed), gap)
+        return UserHistories.of_tokens(ids, _appended(known, timed), gap)
 
     def _timed(
         self, listed: Histories, known: Histories | None, times: Times | None
     ) -> tuple[Histories, int | None]:
         """Sort lists by their times; return them and the gap that stands for missing times."""
-        lengths, gap, owners = listed.lengths, self.usual_gap, listed.users
+        gap, owners = self.usual_gap, listed.users
         if times is None and gap is None:
             return listed, None
         rows = [None] * len(listed) if times is None else [*times]
         is_missing = np.array([row is None for row in rows], dtype=bool)[owners]
         if is_missing.any() and gap is None and self.times_read != "none":
-            raise InputError("histories: the model reads the times of interactions: give times")
+            raise InputError(_NO_TIMES)
+        values = [
+            self._values(row, length)
+            for row, length in zip(rows, listed.lengths, strict=True)
+            if row is not None
+        ]
+        own = np.zeros(len(owners), dtype=np.int64)
+        if values:
+            own[~is_missing] = times_on_scale(np.concatenate(values), self.newest, "times")
         if is_missing.any() and gap is not None:
             logger.warning(
                 "%d of %d histories have no times, which the model reads: it takes %d, the median "
                 "of the log, between two interactions; times are ranked better",
                 *(len(np.unique(owners[is_missing])), len(listed), gap),
             )
-        values = [self._values(row, length) for row, length in zip(rows, lengths, strict=True)]
-        own = np.concatenate([np.empty(0, dtype=np.int64), *values])
-        own[~is_missing] = self.scale.numbers(own[~is_missing], "times")
-        if gap is not None:
             begins = np.full(len(listed), -gap)
             if known is not None and known.times is not None:
                 newest = np.append(known.times, 0)[known.offsets[1:] - 1]
@@ -271,13 +281,13 @@ class HistoryReader:
         timed = Histories(listed.items[order], listed.offsets, own[order])
         return timed, gap if times is None or is_missing.any() else None
 
-    def _values(self, row: Iterable[RequestTime] | None, length: int) -> NDArray[np.int64]:
-        """Return the times of a list of so many items; zeros if they are unknown."""
-        times = [0] * length if row is None else list(row)
+    def _values(self, row: Iterable[RequestTime], length: int) -> NDArray[np.int64]:
+        """Return the times of a list of so many items."""
+        times = list(row)
         if len(times) != length:
             raise InputError(f"times: one for each of the {length} items, not {len(times)}")
         if not all(type(time) is int for time in times):
-            times = [self.scale.value(time, "times") for time in times]
+            times = [time_on_scale(time, self.newest, "times") for time in times]
         try:
             return np.array(times, dtype=np.int64)
         except OverflowError as error:
@@ -288,9 +298,8 @@ class HistoryReader:
     def _of_log(self, source: TableSource) -> tuple[pl.Series, Histories]:
         """Read the histories of a raw log as those of a dataset prepared with the same settings.
 
-        Rows are dropped by the same conditions, sorted and freed of duplicates. With sessions, a
-        history is the newest one, under the user's own id. A user whose rows are all dropped has an
-        empty history. Users come in ascending order.
+        With sessions, a history is the newest one, under the user's own id. A user whose rows are
+        all dropped has an empty history. Users come in ascending order.
         """
         origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
         data, features = self.data.model_copy(update=_ALL_USERS), self.encoders.input_columns
@@ -308,7 +317,7 @@ class HistoryReader:
                 "%s: %d of %d users have no row left: they get the most popular items",
                 *(origin, len(users) - have_rows, len(users)),
             )
-        if rows is None or not have_rows:
+        if rows is None:
             offsets = np.zeros(len(users) + 1, dtype=np.int64)
             return users, Histories(np.empty(0, np.int32), offsets, np.empty(0, np.int64))
         user_features = self._user_features(users, rows, origin)
@@ -329,25 +338,23 @@ class HistoryReader:
     def _filtered(self, log: Log, data: DataConfig, users: pl.Series) -> pl.DataFrame | None:
         """Return the rows that the rules leave, on the scale of the training log; None if none."""
         rows, columns = log.table(), log.columns
-        times = rows["timestamp"].to_numpy()
-        place = f"{log.origin}: column {columns.timestamp!r}"
-        scaled = self.scale.numbers(times, place, dates=log.are_dates)
+        times, place = rows["timestamp"].to_numpy(), f"{log.origin}: column {columns.timestamp!r}"
+        scaled = times_on_scale(times, self.newest, place, dates=log.are_dates)
         if scaled is not times:
             rows = rows.with_columns(timestamp=pl.Series(scaled))
-            rows = rows.sort("user_id", "timestamp", maintain_order=True)
             log = log_of_rows(rows, columns, log.origin, log.keep)
         try:
             filter_log(log, data)
         except InputError:  # all rows are before data.since
             return None
         rows = log.table()
-        if data.session_gap is not None:  # users are USER#1, USER#2, …, USER#10
-            session = pl.col("user_id").str.extract(r"#(\d+)$").cast(pl.Int64)
-            rows = rows.with_columns(user_of_session(rows["user_id"]), session=session)
+        if data.session_gap is None:
+            return rows.cast({"user_id": users.dtype})
+        # Users are USER#1, USER#2, …, USER#10.
+        session = pl.col("user_id").str.extract(r"#(\d+)$").cast(pl.Int64)
+        rows = rows.with_columns(user_of_session(rows["user_id"]), session=session)
         rows = rows.cast({"user_id": users.dtype})
-        if data.session_gap is not None:
-            rows = rows.sort("user_id", "session", maintain_order=True)
-        return rows
+        return rows.sort("user_id", "session", maintain_order=True)
 
     def _user_features(self, users: pl.Series, rows: pl.DataFrame, origin: str) -> Any:
         """Encode the users' columns of a log: one value of each user, or null."""
@@ -366,16 +373,6 @@ class HistoryReader:
         return self.encoders.read_users(
             _of_users(users, values.with_columns(pl.col(names).list.first()))
         )
-
-
-_ALL_USERS = {
-    "min_user_interactions": 1,
-    "min_item_interactions": 1,
-    "k_core": False,
-    "split": LeaveLastOut(),  # drops no row, unlike the end of a split by date
-    "keep": (),
-}
-"""Settings that choose the users, items and dates of a dataset, as they are for a history."""
 
 
 def _open_log(source: TableSource, data: DataConfig, origin: str) -> OpenTable:
@@ -423,17 +420,3 @@ def _appended(known: Histories, later: Histories) -> Histories:
     times = np.concatenate([known.times, later.times])
     order = np.lexsort((times, owners))
     return Histories(items[order], offsets, times[order])
-
-
-def _without_unknown(ids: pl.Series, given: Histories, gap: int | None = None) -> UserHistories:
-    """Drop the items outside the catalogue, which are PAD in the given histories, and warn."""
-    histories = given.take(np.arange(len(given)))
-    skipped = given.lengths - histories.lengths
-    if skipped.any():
-        logger.warning(
-            "%d of %d history items are not in the catalogue and were skipped",
-            skipped.sum(),
-            len(given.items),
-        )
-    positions = np.arange(len(given.items)) - np.repeat(given.offsets[:-1], given.lengths)
-    return UserHistories(ids, histories, skipped, positions[given.items != PAD], gap)

@@ -92,7 +92,12 @@ class BundleIndex:
     @classmethod
     def _load(cls, path: Path, manifest: IndexManifest, bundle: ModelBundle) -> BundleIndex:
         """Read the lists, and fill them with the vectors of the bundle."""
-        check_index(path, manifest, bundle)
+        if bundle.num_items != bundle.manifest.num_items:
+            raise InputError(f"{path}: has no items that are newer than the model")
+        if manifest.bundle != tree_sha256(bundle.manifest.files):
+            raise InputError(
+                f"{path}: an index of another model than {bundle.path}; {IndexManifest.remedy}"
+            )
         vectors = query_encoder(bundle).vectors().float().cpu().numpy()
         tensors = load_file(path / _LISTS)
         directions, lists = tensors["directions"], tensors["lists"]
@@ -124,19 +129,6 @@ def query_encoder(bundle: ModelBundle) -> ModelScorer:
     longest = bundle.experiment.model.max_sequence_length
     head, states = bundle.trained.head.dot_product, bundle.states
     return ModelScorer(bundle.trained, longest, head, trained=True, states=states)
-
-
-def check_index(path: Path, manifest: IndexManifest, bundle: ModelBundle) -> None:
-    """Raise an `InputError` if an index is of another bundle, or items were added to it."""
-    if bundle.num_items != bundle.manifest.num_items:
-        raise InputError(
-            f"{path}: has the {manifest.num_items} items of the training, not those that were "
-            "added: leave out the index, or the new items"
-        )
-    if manifest.bundle != tree_sha256(bundle.manifest.files):
-        raise InputError(
-            f"{path}: an index of another model than {bundle.path}; {IndexManifest.remedy}"
-        )
 
 
 _MOST_HISTORIES = 1000
@@ -173,21 +165,12 @@ def make_index(
     wanted: float = 0.98,
     k: int | None = None,
     part: Part = "test",
-    seed: int = 0,
 ) -> MadeIndex:
     """Write an index of the items of a bundle, and time it beside exact search.
 
-    The model is timed where it is, on the CPU or on a GPU. With target attention, what the index
-    replaces is the first stage, which is measured alone.
-
-    Args:
-        bundle: the model.
-        dataset: its dataset, or a later one, whose histories before held-out targets are searched.
-        out: the folder; an earlier index there is replaced.
-        wanted: the recall, 0 to 1, that decides how many lists a search reads.
-        k: the items to find per user; 10 if None, or 200 for target attention.
-        part: the part of the held-out targets.
-        seed: of the draw of the histories.
+    As few lists are searched as give the ``wanted`` recall of the k best items, 10 or, for target
+    attention, 200, after histories before held-out targets of the dataset. The model is timed where
+    it is, on the CPU or on a GPU; with target attention, its first stage alone.
 
     Raises:
         InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; the
@@ -202,7 +185,7 @@ def make_index(
     evaluated = for_evaluation(bundle, dataset, part)
     config = bundle.experiment.evaluation
     histories = find_holdout(evaluated, part, config.request_time).histories
-    rows = np.random.default_rng(seed).permutation(np.flatnonzero(histories.lengths))
+    rows = np.random.default_rng(0).permutation(np.flatnonzero(histories.lengths))
     rows = rows[:_MOST_HISTORIES]
     half = max(1, len(rows) // 2)
     first, second = histories.take(rows[:half]), histories.take(rows[half:])

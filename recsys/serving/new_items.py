@@ -12,7 +12,6 @@ import polars as pl
 import torch
 
 from recsys.baselines.popularity import latest_histories
-from recsys.config import Feature
 from recsys.data.entity_tables import converted
 from recsys.data.features import VECTORS, FeatureEncoder, ItemVectors, save_vectors
 from recsys.data.histories import PAD
@@ -31,11 +30,8 @@ logger = logging.getLogger(__name__)
 def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
     """Return the same model with new items appended to its catalogue.
 
-    It knows the new items by their features alone; the count ensemble gives them no counts.
-
-    Args:
-        bundle: a model with ``model.item_features``.
-        items: item_id and the columns of the item features, one row for each new item.
+    It knows them by their features alone, in the table's columns beside item_id; the count ensemble
+    gives them no counts.
 
     Raises:
         InputError: the model reads no item features; see `_new_rows`.
@@ -103,22 +99,9 @@ def _new_rows(
     ):
         if wrong.any():
             raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
-    for feature in () if encoder is None else encoder.features:
-        if feature.kind == "categories" and feature.column in items.columns:
-            new = new.with_columns(_listed_as(items.schema[feature.column], new, feature))
     same = (converted(new[name], dtype) for name, dtype in items.schema.items() if name in new)
     new = new.with_columns(column for column in same if column is not None)
     return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
-
-
-def _listed_as(dtype: pl.DataType, new: pl.DataFrame, feature: Feature) -> pl.Expr:
-    """Return several values per row in the form that the catalogue has: lists, or text."""
-    values, given = pl.col(feature.column), new.schema[feature.column]
-    if isinstance(given, pl.List) and dtype == pl.String:
-        return values.cast(pl.List(pl.String)).list.join(feature.separator)
-    if isinstance(dtype, pl.List) and not isinstance(given, pl.List):
-        return values.cast(pl.String).str.split(feature.separator)
-    return values
 
 
 def extend(
@@ -126,11 +109,9 @@ def extend(
 ) -> ModelBundle:
     """Write a bundle that also recommends the items of a dataset that the given one lacks.
 
-    The known items keep their scores, and come first; items are matched by their ids. A new item
-    is represented by its features where the model reads item features, else by the mean of its
-    first neighbours in the histories of the parts that the model was trained on, else by the mean
-    of all items; see `grown_weights`. A count ensemble counts the pairs with a new item in the
-    same histories.
+    The known items keep their scores, and come first. For the new ones see `grown_weights`, with
+    the histories of the parts that the model was trained on; a count ensemble counts the pairs with
+    a new item in the same histories.
 
     Raises:
         InputError: the bundle holds a baseline; see `_new_rows`; or the folder holds something

@@ -58,10 +58,7 @@ class HistoryModel:
         others = [row for row, items in enumerate(candidates) if items is None]
         answers = []
         if scored:
-            queries, lists = (
-                self._read(frame, scored),
-                {row: candidates[row] or [] for row in scored},
-            )
+            lists = {row: candidates[row] or [] for row in scored}
             ids = id_series(chain.from_iterable(lists.values()), CANDIDATES)
             is_known = self.recommender.bundle.vocabulary.encode(ids).any()
             queries = self._read(frame, scored)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date
 from itertools import chain
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,17 +16,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import TIME_IS_NUMBER, time_value
+from recsys.config import time_value
 from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
-from recsys.data.times import dates_of_form, in_unit, units_in, units_per_second
+from recsys.data.times import units_in, units_per_second
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, one_line
 
 logger = logging.getLogger(__name__)
-
-_SHOWN, _LONGEST = 3, 60
-"""How many unknown ids a warning names, and how much of a value a message shows."""
 
 # --- Ids ------------------------------------------------------------------------------------------
 
@@ -42,16 +37,15 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     """
     if isinstance(values, str):
         raise InputError(f"{place}: a list of ids, not {values!r}")
-    given = [str(value) if isinstance(value, UUID) else value for value in values]
+    plain = [str(value) if isinstance(value, UUID) else value for value in values]
     try:
-        mixed = {int, str} == {*map(type, given)}
-        ids = pl.Series([*map(str, given)] if mixed else given)
+        mixed = {int, str} == {*map(type, plain)}
+        ids = pl.Series([*map(str, plain)] if mixed else plain)
     except (TypeError, ValueError, OverflowError) as error:  # half a surrogate is a ValueError
         raise InputError(f"{place}: ids are integers of 64 bits, or text") from error
     if ids.null_count():
         raise InputError(f"{place}: an id is missing")
-    if ids.dtype.is_float():  # as pandas has integers if some are missing
-        ids = plain_ids(ids)
+    ids = plain_ids(ids) if ids.dtype.is_float() else ids  # as pandas has them beside missing ones
     if len(ids) and not (ids.dtype.is_integer() or ids.dtype == pl.String):
         raise InputError(f"{place}: ids are integers or text, not {ids[0]!r}")
     return ids
@@ -96,8 +90,7 @@ def lists_of(source: Any) -> Any:
     if index is None:
         return lists
     if index.has_duplicates:
-        twice = index[index.duplicated()].to_list()[0]
-        raise InputError(f"{twice!r} is twice in the index of the lists")
+        raise InputError(f"{index[index.duplicated()][0]!r} is twice in the index of the lists")
     return dict(zip(index.to_list(), lists, strict=True))
 
 
@@ -119,7 +112,7 @@ def known_tokens(
     ids = ids if isinstance(ids, pl.Series) else id_series(ids, f"{noun}s")
     tokens = vocabulary.encode(ids)
     if (tokens == PAD).any():
-        unknown = one_line(repr(ids[int(np.argmax(tokens == PAD))]), _LONGEST)
+        unknown = one_line(repr(ids[int(np.argmax(tokens == PAD))]), 60)
         raise InputError(f"{noun} {unknown} is not in the {place}")
     return tokens
 
@@ -138,7 +131,7 @@ def report_unknown(
     if strict or not is_known.any():
         known_tokens(ids, known, noun, place)  # raises
     unknown = ids.filter(~is_known).unique(maintain_order=True)
-    names = ", ".join(map(repr, unknown.head(_SHOWN))) + (", …" if len(unknown) > _SHOWN else "")
+    names = ", ".join(map(repr, unknown.head(3))) + (", …" if len(unknown) > 3 else "")
     logger.warning(
         "%d of %d candidates are left out: %s %s is not in the %s",
         *(len(ids) - is_known.sum(), len(ids), noun, names, place),
@@ -150,80 +143,55 @@ def report_unknown(
 
 RequestTime = float | str | date
 """The time a recommendation is requested for: a number on the scale of the training log, or a date
-(text is ISO 8601 or of the log's own form, and UTC if it names no zone)."""
+(text is ISO 8601, and UTC if it names no zone)."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeScale:
-    """The scale of the times of a log: a unit of Unix times, or any other numbers."""
+def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
+    """Return a number or a date as a time of the log: see `times_on_scale`.
 
-    newest: int | None = None
-    """The newest time of the log; None if unknown: numbers stay as they are."""
-    form: str | None = None
-    """The form of the log's dates, if it is another one than ISO 8601."""
+    Raises:
+        InputError: it is neither, or has more than 64 bits.
 
-    def value(self, time: RequestTime, place: str) -> int:
-        """Return a number, or a date, on the scale of the log, whatever unit that has.
+    >>> time_on_scale("2024-05-01", newest=1_700_000_000_000, place="at")
+    1714521600000
+    """
+    moment = time.isoformat() if isinstance(time, date) else time
+    try:
+        # An integer stays as it is: a float has 53 bits.
+        number = moment if isinstance(moment, int) else int(time_value(moment))
+        numbers = np.array([number], dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        shown = one_line(repr(time), 60)
+        raise InputError(f"{place}={shown}: a number of 64 bits or an ISO 8601 date") from error
+    return int(times_on_scale(numbers, newest, place, dates=isinstance(moment, str))[0])
 
-        Raises:
-            InputError: it is neither, or has more than 64 bits; the message starts with the place.
 
-        >>> TimeScale(1_700_000_000_000).value("2024-05-01", "at")
-        1714521600000
-        """
-        shown = f"{place}={one_line(repr(time), _LONGEST)}"
-        try:
-            moment = time.isoformat() if isinstance(time, date) else self._dated(time)
-            # An integer stays as it is: a float has 53 bits.
-            number = moment if isinstance(moment, int) else int(time_value(moment))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{shown}: a number or an ISO 8601 date") from error
-        if not -(1 << 63) <= number < 1 << 63:
-            raise InputError(f"{shown}: is out of range")
-        return int(self.numbers(np.array([number]), place, dates=isinstance(moment, str))[0])
+def times_on_scale(
+    times: NDArray[np.int64], newest: int | None, place: str, *, dates: bool = False
+) -> NDArray[np.int64]:
+    """Return times [N] that can be compared with those of the training log.
 
-    def _dated(self, time: float | str) -> float | str:
-        """Return a date of the form of the log as ISO 8601; anything else is unchanged."""
-        if self.form in (None, TIME_IS_NUMBER) or isinstance(time, float):
-            return time
-        moment: Any = dates_of_form(pl.Series([str(time)]), self.form or "")[0]
-        return time if moment is None else moment.isoformat()
+    Those that were dates are Unix seconds; they are put in the unit of the newest time of the log,
+    if that is known to be one.
 
-    def numbers(
-        self, times: NDArray[np.int64], place: str, *, dates: bool = False
-    ) -> NDArray[np.int64]:
-        """Return numbers [N] on the scale of the log: Unix times of another unit in its unit.
-
-        Those that were dates are seconds since 1970. A warning says what was converted, and what
-        cannot be compared with the times of the log.
-        """
-        if self.newest is None or not len(times):
-            return times
-        own = next(iter(units_in(np.array([self.newest]))), None)
-        units = units_in(times)
-        if bool(units) == (own is None) and not (dates and own):
-            logger.warning(
-                "%s: %d is compared as a number with the times of the training log, which go up "
-                "to %d: give times of the same unit",
-                *(place, times[0], self.newest),
-            )
-        if own is None:
-            return times
-        if dates:
-            per_second = units_per_second(self.newest)
-            return times if per_second == 1 else times * np.int64(per_second)
-        for unit in units.keys() - {own}:
-            logger.warning(
-                "%s: %d is taken for %s, and converted to %s, which the training log has",
-                *(place, units[unit], unit, own),
-            )
-            times = in_unit(times, unit, own)
+    Raises:
+        InputError: they are Unix times of another unit; the message starts with the place.
+    """
+    if newest is None or not len(times):
         return times
-
-    def of_dataset(self, times: NDArray[np.int64], path: Path) -> NDArray[np.int64]:
-        """Return times of a dataset, which may be of another log: see `numbers`."""
-        return self.numbers(times, str(path)) if len(units_in(times)) == 1 else times
-
-
-NO_SCALE = TimeScale()
-"""Numbers stay as they are, and dates are seconds since 1970."""
+    own = next(iter(units_in(np.array([newest]))), None)
+    if dates and own is not None:
+        per_second = units_per_second(newest)
+        return times if per_second == 1 else times * np.int64(per_second)
+    units = units_in(times)
+    if other := next(iter(units.keys() - {own}), None):
+        raise InputError(
+            f"{place}: {units[other]} is a time in {other}, and those of the training log go up to "
+            f"{newest}: give times of the same unit"
+        )
+    if own is not None and not units:
+        logger.warning(
+            "%s: %d is compared with the times of the training log, which go up to %d",
+            *(place, times[0], newest),
+        )
+    return times

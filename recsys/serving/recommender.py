@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import narwhals as nw
 import numpy as np
 import polars as pl
 import torch
@@ -40,7 +41,7 @@ from recsys.serving.candidates import (
     read_candidates,
 )
 from recsys.serving.explain import explain_items
-from recsys.serving.histories import HistoryReader, OneHistory, RawHistories, Times, UserHistories
+from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
 from recsys.serving.index import BundleIndex
 from recsys.serving.new_items import with_new_items
 from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of, whole_number
@@ -66,12 +67,6 @@ class Recommender:
     index: BundleIndex | None = None
     """Finds the items to recommend; all are scored if None."""
 
-    def __getattribute__(self, name: str) -> Any:
-        """Refuse every call, but those of unpickling, in a fork: see `refuse_fork`."""
-        if not name.startswith("__"):
-            refuse_fork()
-        return super().__getattribute__(name)
-
     @classmethod
     def load(
         cls,
@@ -85,6 +80,8 @@ class Recommender:
 
     def with_new_items(self, items: TableSource) -> Recommender:
         """Add items that are newer than the model: see `recsys.serving.new_items`."""
+        if self.index is not None:
+            raise InputError(f"{self.index.path}: has no items that are newer than the model")
         return replace(self, bundle=with_new_items(self.bundle, items))
 
     def with_index(self, path: str | os.PathLike[str]) -> Recommender:
@@ -112,6 +109,7 @@ class Recommender:
         Raises:
             InputError: the histories cannot be read; a user is unknown, or there is no dataset.
         """
+        refuse_fork()
         if histories is None and users is None and self.dataset is None:
             raise InputError("give either histories or users, or load a dataset")
         if isinstance(histories, UserHistories) and users is None:
@@ -361,7 +359,7 @@ class Recommender:
 
     def explain(
         self,
-        history: OneHistory | None = None,
+        history: Iterable[Any] | TableSource | UserHistories | None = None,
         item: Any = None,
         *,
         user: Any = None,
@@ -369,13 +367,18 @@ class Recommender:
     ) -> Frame:
         """Show what each purchase of a history adds to the score of an item: see `explain_items`.
 
-        The user is one of the dataset, in place of a history. The largest contribution comes first;
-        equal ones by position.
+        The history is a list of item ids, oldest first, a log of one user, or the user's in the
+        dataset. The largest contribution comes first; equal ones by position.
         """
         if item is None or (history is None) == (user is None):
             raise InputError("give either a history or a user, and the item to explain")
-        source = self.read_histories(users=[user]) if history is None else history
-        (parts,) = explain_items(self.bundle, source, [item], at=at)
+        source: Any = nw.from_native(history, pass_through=True)
+        if isinstance(source, UserHistories | nw.DataFrame | nw.LazyFrame | os.PathLike):
+            source = history
+        else:
+            source = None if history is None else [id_series(source, "history")]
+        queries = self._queries(source, None if user is None else [user], at)
+        (parts,) = explain_items(self.bundle, queries, [item])
         best = parts.sort("contribution", descending=True, maintain_order=True)
         return frame_like(best, history, self.like)
 

@@ -17,7 +17,7 @@ from recsys.inference.model_scorer import StateCache
 from recsys.inference.ranking import AllowedItems, TwoStages, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.index import BundleIndex, check_index, query_encoder
+from recsys.serving.index import BundleIndex, query_encoder
 
 _STATES = 64 << 20
 """Bytes of encoded histories that are kept from a search to the scoring of what it found."""
@@ -37,7 +37,7 @@ class PopularityFallback:
         return self.model.num_items
 
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`; the scores are on the CPU."""
+        """See `Scorer.score`; on the CPU."""
         rows = np.flatnonzero(histories.lengths)
         if len(rows) == len(histories):
             return self.model.score(histories, candidates).cpu()
@@ -80,19 +80,13 @@ def ranking_scorer(
 ) -> Scorer:
     """Put the scorer together that finds the best items; see `Recommender.recommend`.
 
-    Args:
-        bundle: the model, or the baseline.
-        seen: for two stages: with "filter", no item of the history is retrieved.
-        retrieve: how many items target attention ranks; all if None.
-        allowed: whether each item token may be recommended [I + 1]; all may if None.
-        index: finds the best of all items; all are scored if None.
+    Items that may be ``allowed`` are told by their tokens [I + 1].
 
     Raises:
         InputError: ``retrieve`` is given, and the model has no target attention; or with an index
-            it has, and none is given; the index is of another model.
+            it has, and none is given.
     """
     if index is not None:
-        check_index(index.path, index.manifest, bundle)
         if bundle.model.head.attends and retrieve is None:
             raise InputError(
                 f"{index.path}: finds items by the dot product, and target attention ranks them: "

@@ -27,7 +27,6 @@ from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain_items
 from recsys.serving.recommender import Recommender
 from tests.conftest import tiny_experiment, tiny_model
 
@@ -223,7 +222,7 @@ def test_a_bundle_scores_and_explains_with_its_count_ensemble(
         score = Recommender(bundle).score([history], [item])["score"].item()
         without = Recommender(alone).score([history], [item])["score"].item()
         assert score == pytest.approx(without + counted[token].item(), abs=1e-5)
-        parts = explain_items(bundle, history, [item])[0]
+        parts = Recommender(bundle).explain(history, item)
         assert len(parts) == 5
         whole = parts["contribution"].sum() + parts["rest"][0]
         assert whole == pytest.approx(score, abs=1e-5)

@@ -36,7 +36,7 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain_items, explained_by_removal
+from recsys.serving.explain import explained_by_removal
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.training.module import TrainingModule
@@ -122,7 +122,7 @@ def bundle(tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
-    parts = explain_items(bundle, ["boots", "hat", "socks"], ["jacket"])[0]
+    parts = Recommender(bundle).explain(["boots", "hat", "socks"], "jacket")
     score = Recommender(bundle).score([["boots", "hat", "socks"]], ["jacket"])["score"].item()
     assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     assert not explained_by_removal(bundle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
@@ -20,6 +21,11 @@ from recsys.serving.recommender import Recommender
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 
 
+def explained(bundle: ModelBundle, history: list[str], item: str) -> pl.DataFrame:
+    (parts,) = explain_items(bundle, Recommender(bundle).read_histories([history]), [item])
+    return parts
+
+
 @given(
     history=st.lists(st.sampled_from([*ITEMS, "unheard of"]), max_size=8),
     item=st.sampled_from(ITEMS),
@@ -30,7 +36,7 @@ def test_contributions_and_dot_product_add_up_to_the_score(
     known = [i for i, bought in enumerate(history) if bought != "unheard of"]
     if not known:
         return
-    parts = explain_items(tiny_bundle, history, [item])[0]
+    parts = explained(tiny_bundle, history, item)
     score = Recommender(tiny_bundle).score([history], [item])["score"].item()
     assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     assert parts["share"].abs().sum() == pytest.approx(1, abs=1e-5)
@@ -43,7 +49,7 @@ def test_a_single_purchase_has_all_the_attention(tiny_bundle: ModelBundle) -> No
     model = tiny_bundle.model
     head = model.head
     assert isinstance(head, TargetAttentionHead)
-    parts = explain_items(tiny_bundle, ["boots"], ["hat"])[0]
+    parts = explained(tiny_bundle, ["boots"], "hat")
     with torch.inference_mode():
         source = head.kv_norm(model.items.weight[1] * 8**0.5)
         expected = head.value_query(model.items.weight[3]) @ head.value(source)
@@ -55,7 +61,7 @@ def test_a_single_purchase_has_all_the_attention(tiny_bundle: ModelBundle) -> No
 def test_a_dot_product_is_explained_by_removal(
     tiny_dot_bundle: ModelBundle, history: list[str]
 ) -> None:
-    parts = explain_items(tiny_dot_bundle, history, ["hat"])[0]
+    parts = explained(tiny_dot_bundle, history, "hat")
     assert explained_by_removal(tiny_dot_bundle)
     assert parts["item_id"].to_list() == history
     recommender = Recommender(tiny_dot_bundle)
@@ -73,7 +79,7 @@ def test_a_baseline_is_explained_by_removal(
 ) -> None:
     chain = BASELINES["markov"].fit(tiny_dataset, "test", None)
     bundle = replace(tiny_bundle, trained=None, baseline=chain)
-    parts = explain_items(bundle, ["boots", "gloves"], ["hat"])[0]
+    parts = explained(bundle, ["boots", "gloves"], "hat")
     with_last = Recommender(bundle).score([["boots", "gloves"]], ["hat"])["score"].item()
     without = Recommender(bundle).score([["boots"]], ["hat"])["score"].item()
     assert parts["contribution"].to_list() == pytest.approx([0, with_last - without])
@@ -81,8 +87,8 @@ def test_a_baseline_is_explained_by_removal(
 
 def test_impossible_explanations_are_refused(tiny_bundle: ModelBundle) -> None:
     with pytest.raises(InputError, match="item 'boot' is not in the catalogue"):
-        explain_items(tiny_bundle, ["boots"], ["boot"])
+        explained(tiny_bundle, ["boots"], "boot")
     with pytest.raises(InputError, match="none of its items is in the catalogue"):
-        explain_items(tiny_bundle, ["unheard of"], ["hat"])
+        explained(tiny_bundle, ["unheard of"], "hat")
     with pytest.raises(InputError, match="history: a list of ids, not 'boots'"):
-        explain_items(tiny_bundle, "boots", ["hat"])
+        Recommender(tiny_bundle).explain("boots", "hat")
