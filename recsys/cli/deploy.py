@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -100,8 +99,7 @@ def make_index(
 
     For recommend --index and serve --index. It finds the items with the largest dot products
     without scoring all, and misses some. Both searches are timed on this machine after histories
-    of the dataset, and the last line says which one to use. The index itself is always searched on
-    the CPU. Needs the extra ann.
+    of the dataset. The index itself is always searched on the CPU. Needs the extra ann.
 
     Options:
         out: Folder to write; an earlier index is replaced.
@@ -118,9 +116,14 @@ def make_index(
     if gpu:
         opened.move_to_gpu()
     with stage("indexing"):
-        made = make(opened, PreparedDataset.open(data), out, wanted=recall, k=k, part=part)
-    show_rows([asdict(row) | made.facts for row in made.times], hidden=[*made.facts])
-    say(made.advice)
+        _, rows = make(opened, PreparedDataset.open(data), out, wanted=recall, k=k, part=part)
+    facts = rows[0]
+    show_rows(rows, hidden=[*facts.keys() - {"users", "exact_ms", "index_ms"}])
+    say(
+        f"The index reads {facts['probes']:,} of {facts['lists']:,} lists, and finds "
+        f"{facts['recall']:.3f} of the {facts['k']} best items: use it for as many users at a time "
+        f"as it answers sooner on the {facts['device']}."
+    )
 
 
 @command("register", "Deploy")

@@ -7,6 +7,7 @@ answered faster without.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -197,3 +198,42 @@ class IndexedScorer:
         best, order = scores.sort(dim=1, descending=True, stable=True)
         order, best = order[:, :k].cpu(), best[:, :k].cpu()
         return np.take_along_axis(found, order.numpy(), axis=1), best.numpy()
+
+
+def recall(found: NDArray[np.int32], exact: NDArray[np.int32]) -> float:
+    """Return the share of the items of exact lists [B, k] that is in the found ones [B, k].
+
+    PAD, which fills the end of lists, does not count.
+
+    >>> recall(np.array([[1, 2, 3], [5, 0, 0]]), np.array([[3, 2, 4], [5, 0, 0]]))
+    0.75
+    """
+    both = (exact[:, :, None] == found[:, None, :]).any(axis=2) & (exact != PAD)
+    return float(both.sum() / max(1, (exact != PAD).sum()))
+
+
+def recall_of(scorer: IndexedScorer, histories: Histories, k: int, seen: Seen) -> float:
+    """Return the share of the k best items of histories that the index finds."""
+    found, _ = top_k(scorer, histories, k, seen)
+    return recall(found, top_k(scorer.exact, histories, k, seen)[0])
+
+
+def choose_probes(
+    scorer: IndexedScorer, histories: Histories, k: int, seen: Seen, wanted: float
+) -> IndexedScorer:
+    """Return the scorer with about as few lists read as give a recall, to an eighth; at most all.
+
+    No history may be empty; ``wanted`` is the recall of the k best items, 0 to 1.
+    """
+    exact, _ = top_k(scorer.exact, histories, k, seen)
+
+    def reading(probes: int) -> IndexedScorer:
+        return replace(scorer, index=scorer.index.reading(probes))
+
+    def enough(probes: int) -> bool:
+        return recall(top_k(reading(probes), histories, k, seen)[0], exact) >= wanted
+
+    probes, num_lists = [1], len(scorer.index.directions)
+    while probes[-1] < num_lists:
+        probes.append(min(probes[-1] + max(1, probes[-1] // 8), num_lists))
+    return reading(probes[bisect_left(probes[:-1], True, key=enough)])

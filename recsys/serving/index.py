@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError, checked_path
 from recsys.evaluation.held_out import find_holdout
-from recsys.evaluation.search_metrics import SearchTime, choose_probes, recall_of, search_times
 from recsys.folders.atomic import new_folder
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.folders.manifest import FolderManifest
-from recsys.inference.item_index import IndexedScorer, ItemIndex
+from recsys.inference.item_index import IndexedScorer, ItemIndex, choose_probes, recall_of
 from recsys.inference.model_scorer import ModelScorer, StateCache
+from recsys.inference.ranking import top_k
+from recsys.inference.scorer import Seen
 from recsys.serving.bundle import ModelBundle, for_evaluation
 
 _LISTS = "lists.safetensors"
 _STATES = 64 << 20
 """Bytes of encoded histories that are kept from a search to the scoring of what it found."""
+_MOST_HISTORIES = 1000
+_ROUNDS, _SECONDS = 25, 2.0
+"""Calls that are timed, or seconds after which no more are."""
 
 
 class IndexManifest(FolderManifest):
@@ -131,32 +136,6 @@ def query_encoder(bundle: ModelBundle) -> ModelScorer:
     return ModelScorer(bundle.trained, longest, head, trained=True, states=states)
 
 
-_MOST_HISTORIES = 1000
-_USERS_TOGETHER = (1, 8, 64)
-_K, _K_OF_TWO_STAGES = 10, 200
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MadeIndex:
-    """An index that was written, and what was measured of it."""
-
-    index: BundleIndex
-    facts: dict[str, Any]
-    """Sizes, the recall and the number of histories that it was measured on, the model's device."""
-    times: list[SearchTime]
-
-    @property
-    def advice(self) -> str:
-        """What was found, and which search to use, in two sentences."""
-        faster = [f"{row.users:,}" for row in self.times if row.use == "index"]
-        use = f"Use it for {' or '.join(faster)} users at a time" if faster else "Do not use it"
-        return (
-            "The index reads {probes:,} of {lists:,} lists, about {items_read:,} of {items:,} "
-            "items, and finds {recall:.3f} of the {k} best items ({histories:,} histories). "
-            "{use} on the {device}; else exact search is as fast."
-        ).format(**self.facts, use=use)
-
-
 def make_index(
     bundle: ModelBundle,
     dataset: PreparedDataset,
@@ -165,20 +144,24 @@ def make_index(
     wanted: float = 0.98,
     k: int | None = None,
     part: Part = "test",
-) -> MadeIndex:
+) -> tuple[BundleIndex, list[dict[str, Any]]]:
     """Write an index of the items of a bundle, and time it beside exact search.
 
     As few lists are searched as give the ``wanted`` recall of the k best items, 10 or, for target
     attention, 200, after histories before held-out targets of the dataset. The model is timed where
     it is, on the CPU or on a GPU; with target attention, its first stage alone.
 
+    Returns:
+        The index, and for 1, 8 and 64 users at a time the milliseconds per user of both searches,
+        with sizes and the recall.
+
     Raises:
         InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; the
             folder cannot be written; or faiss is not installed.
     """
     exact = query_encoder(bundle)  # with target attention, of the first stage
-    stages = bundle.model.head.attends
-    length = min(bundle.num_items, _K_OF_TWO_STAGES if stages else _K) if k is None else k
+    usual = 200 if bundle.model.head.attends else 10
+    length = min(bundle.num_items, usual) if k is None else k
     if not 1 <= length <= bundle.num_items:
         raise InputError(f"k={k}: must be from 1 to {bundle.num_items}, the size of the catalogue")
     IndexManifest.previous(Path(out))  # before the work
@@ -186,9 +169,8 @@ def make_index(
     config = bundle.experiment.evaluation
     histories = find_holdout(evaluated, part, config.request_time).histories
     rows = np.random.default_rng(0).permutation(np.flatnonzero(histories.lengths))
-    rows = rows[:_MOST_HISTORIES]
-    half = max(1, len(rows) // 2)
-    first, second = histories.take(rows[:half]), histories.take(rows[half:])
+    half = max(1, min(len(rows), _MOST_HISTORIES) // 2)
+    first, second = histories.take(rows[:half]), histories.take(rows[half:_MOST_HISTORIES])
     second = second if len(second) else first
 
     started, seen = time.perf_counter(), bundle.manifest.protocol.seen
@@ -203,9 +185,6 @@ def make_index(
 
     chosen = choose_probes(scorer(items), first, length, seen, wanted).index
     found = recall_of(scorer(chosen), second, length, seen)
-    search = partial(search_times, partial(scorer, chosen), second, length, seen)
-    times = [search(users) for users in _USERS_TOGETHER]
-    index = BundleIndex.write(Path(out), bundle, chosen, length, found)
     facts = {
         "items": items.num_items,
         "lists": len(items.directions),
@@ -218,4 +197,30 @@ def make_index(
         "build_seconds": built,
         "mib": vectors.numel() * 4 / 2**20,
     }
-    return MadeIndex(index, facts, times)
+    times = [
+        search_times(lambda: scorer(chosen), second, length, seen, users) | facts
+        for users in (1, 8, 64)
+    ]
+    return BundleIndex.write(Path(out), bundle, chosen, length, found), times
+
+
+def search_times(
+    new_scorer: Callable[[], IndexedScorer], histories: Histories, k: int, seen: Seen, users: int
+) -> dict[str, Any]:
+    """Time both searches in turns, for a number of users at a time: medians, per user.
+
+    ``new_scorer`` returns one that knows no history yet. No history may be empty; they are repeated
+    where there are too few.
+    """
+    rounds: list[tuple[float, float]] = []
+    began = time.perf_counter()
+    while len(rounds) <= _ROUNDS and time.perf_counter() - began < _SECONDS:
+        rows = histories.take((np.arange(users) + len(rounds) * users) % len(histories))
+        scorer = new_scorer()
+        started = time.perf_counter()
+        top_k(scorer.exact, rows, k, seen)
+        between = time.perf_counter()
+        top_k(scorer, rows, k, seen)
+        rounds.append((between - started, time.perf_counter() - between))
+    exact, index = np.median(rounds[1:] or rounds, axis=0)  # the first calls are slower
+    return {"users": users, "exact_ms": 1e3 * exact / users, "index_ms": 1e3 * index / users}
