@@ -236,7 +236,7 @@ class ModelBundle:
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
         start = experiment.start
-        earlier = start and EarlierBundle(path=start.bundle, digest=start.digest)
+        earlier = None if start is None else EarlierBundle(path=start.bundle, digest=start.digest)
         with new_folder(path) as folder:
             items = encoders.save_vectors(folder, dataset.item_table)
             items = items.with_columns(count=pl.Series(counts))
