@@ -22,7 +22,6 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from pydantic import Field
 from torch import Tensor, nn
 
 from recsys.data.histories import PAD, Histories
@@ -63,8 +62,8 @@ class ExportManifest(FolderManifest):
     """The digest of the bundle's manifest."""
     experiment: str
     model: str
+    """The family."""
     git_commit: str | None
-    """Name, family and commit of what trained the model."""
     num_items: int
     """Size of the catalogue, I: entry i of items.json, counted from 0, is item token i + 1."""
     max_sequence_length: int
@@ -72,15 +71,13 @@ class ExportManifest(FolderManifest):
     times: TimesRead
     """The times that the encoder takes beside the items; the last column is the request time."""
     seen: Literal["filter", "allow"]
-    """Whether items of a user's history are filtered from recommendations, as in training."""
     encoder_inputs: list[str]
     encoder_outputs: list[str]
     head_inputs: list[str]
     int8: bool
-    """Whether the weights are 8-bit integers."""
     largest_difference: float
     """The largest difference of a score from torch's, before weights were rounded to 8 bits."""
-    ndcg_at_10: dict[str, float] = Field(default_factory=dict)
+    ndcg_at_10: dict[str, float]
     """NDCG@10 on the test targets of the given dataset: float32, and int8 if that was made."""
 
 
@@ -94,12 +91,8 @@ def export_onnx(
     """Write a bundle as two ONNX graphs, and check them against torch.
 
     The folder appears with all of its files or not at all; an earlier export there is replaced.
-
-    Args:
-        bundle: the bundle.
-        out: the folder.
-        int8: round the weights to 8 bits.
-        dataset: the dataset whose test targets NDCG@10 is measured on; not measured if None.
+    With ``int8`` the weights are rounded to 8 bits. With a dataset, NDCG@10 on its test targets is
+    measured.
 
     Raises:
         InputError: the model has no ONNX graph, the graphs differ from torch by more than 1e-4, the
@@ -149,11 +142,7 @@ def export_onnx(
 
 
 def _exportable(bundle: ModelBundle) -> Model:
-    """Return a copy of the model of a bundle, whose items are one table.
-
-    Raises:
-        InputError: the model has no graph.
-    """
+    """Return a copy of the model, whose items are one table; refuse one that has no graph."""
     reason = None
     if bundle.trained is None:
         reason = f"the baseline {bundle.experiment.baseline} counts, and has no graph"
@@ -211,7 +200,7 @@ class HeadGraph(nn.Module):
 def _draw(
     model: Model, lengths: list[int], candidates: int, seed: int = 0
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Draw inputs of the encoder, by name, of histories of these lengths [B], and candidates."""
+    """Draw inputs of the encoder, by name, and candidates [B, C]."""
     generator = torch.Generator().manual_seed(seed)
     shape = len(lengths), max(lengths)
     items = torch.randint(1, model.num_items + 1, shape, generator=generator)
@@ -260,11 +249,7 @@ def _write_graphs(model: Model, longest: int, folder: Path) -> None:
 
 @torch.no_grad()
 def _check(model: Model, scorer: OnnxScorer, longest: int) -> float:
-    """Return the largest difference between scores of the graphs and of torch.
-
-    Raises:
-        InputError: it is above the tolerance.
-    """
+    """Return the largest difference of scores from torch's; refuse one above the tolerance."""
     largest = 0.0
     for number, length in enumerate(sorted({1, min(7, longest), longest})):
         shorter = max(1, length // 2)
@@ -341,14 +326,14 @@ class OnnxScorer:
 
     def encode(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
         """Run the encoder."""
-        return run(self._encoder, inputs)
+        return _run(self._encoder, inputs)
 
     def score_encoded(
         self, candidates: NDArray[np.generic], lengths: NDArray[np.generic], last: Arrays
     ) -> NDArray[np.float32]:
         """Run the head: scores [B, C] of candidates [B, C]."""
         names = ("candidates", "lengths", "state", "keys", "values")
-        (scores,) = run(self._head, dict(zip(names, (candidates, lengths, *last), strict=False)))
+        (scores,) = _run(self._head, dict(zip(names, (candidates, lengths, *last), strict=False)))
         return scores  # type: ignore[return-value]
 
 
@@ -357,7 +342,7 @@ def session(path: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def run(graph: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
+def _run(graph: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
     """Run a graph with those of the inputs that it takes."""
     names = [value.name for value in graph.get_inputs()]
     return graph.run(None, {name: np.ascontiguousarray(inputs[name]) for name in names})  # type: ignore[no-any-return]

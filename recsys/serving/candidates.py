@@ -30,19 +30,16 @@ from recsys.serving.raw_values import id_series, joined_lists, lists_of, report_
 _TABLE = "the item table"
 Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
 """Items to score: a table of user_id and item_id, or of item_id alone, for all users; or a list of
-item ids for all users; or a list of item ids for each user, by user id or in the order of the
-histories."""
+item ids for all users; or lists of item ids by user id, or for users 0, 1, …."""
 
 
 class RawCandidates(NamedTuple):
-    """N candidates in the caller's order; without users and offsets, those of every user."""
+    """N candidates in the caller's order."""
 
     items: pl.Series
     """Shape [N]: item ids."""
-    users: pl.Series | None = None
-    """Shape [N]: the user that each is a candidate of."""
-    offsets: NDArray[np.int64] | None = None
-    """Shape [B + 1]: where the candidates of each history start, if they come in its order."""
+    users: pl.Series | None
+    """Shape [N]: the user that each is a candidate of; None: all are candidates of every user."""
 
 
 def read_candidates(
@@ -55,23 +52,22 @@ def read_candidates(
             integer nor text.
 
     >>> ragged = read_candidates([["hat"], [], ["hat", "boots"]], Columns())
-    >>> ragged.items.to_list(), ragged.offsets.tolist()
-    (['hat', 'hat', 'boots'], [0, 1, 1, 3])
+    >>> ragged.items.to_list(), ragged.users.to_list()
+    (['hat', 'hat', 'boots'], [0, 2, 2])
     """
     source, place = lists_of(source), "candidate items"
     series: object = nw.from_native(source, pass_through=True, allow_series=True)
     if isinstance(series, nw.Series | np.ndarray):
         source = series.to_list() if isinstance(series, nw.Series) else series.tolist()
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        if not any(isinstance(ids, list | tuple | np.ndarray | pl.Series) for ids in source):
+            return RawCandidates(id_series(source, place), None)
+        source = dict(enumerate(source))
     if isinstance(source, Mapping):
         items, offsets = joined_lists(source, source.values(), "candidates", place)
         users = id_series(source, "users of the candidates")
         owners = np.repeat(np.arange(len(users)), np.diff(offsets))
         return RawCandidates(items, users.gather(owners))
-    if isinstance(source, Sequence) and not isinstance(source, str):
-        if not any(isinstance(ids, list | tuple | np.ndarray | pl.Series) for ids in source):
-            return RawCandidates(id_series(source, place))
-        items, offsets = joined_lists(range(len(source)), source, "candidates", place)
-        return RawCandidates(items, offsets=offsets)
     origin = str(source) if isinstance(source, str | os.PathLike) else "candidates"
     table = read_table(cast("TableSource", source), origin=origin)
     user, item = (
@@ -190,20 +186,12 @@ class UserItemPairs:
         """Turn candidates in raw ids into pairs; for unknown ones see `report_unknown`.
 
         Raises:
-            InputError: an item or a user is unknown; or there is not one list for each history.
+            InputError: an item or a user is unknown.
         """
         items = candidates.items
         tokens = catalogue.encode(items)
         about = "candidate item", "catalogue"
         known = report_unknown(tokens, items, catalogue, *about, strict=strict)
-        if candidates.offsets is not None:
-            if len(candidates.offsets) - 1 != len(user_ids):
-                raise InputError(
-                    f"candidates: {len(candidates.offsets) - 1} lists for {len(user_ids)} users: "
-                    "give one list of items for all users, or one list for each"
-                )
-            rows = np.repeat(np.arange(len(user_ids)), np.diff(candidates.offsets))
-            return cls(rows[known], tokens[known])
         if candidates.users is None:
             tokens, users = tokens[known], np.arange(len(user_ids))
             only = np.flatnonzero(known) if len(users) == 1 else None
@@ -216,8 +204,8 @@ class UserItemPairs:
     def batches(self) -> Iterator[PairBatch]:
         """Group the pairs by user, and users with similar numbers of candidates into batches.
 
-        Numbers of candidates are similar if they have as many binary digits, so less than half of a
-        batch is padding. B · C is bounded as for a catalogue of C items.
+        Similar numbers have as many binary digits, so less than half of a batch is padding. B · C
+        is bounded as for a catalogue of C items.
 
         >>> pairs = UserItemPairs(np.array([4, 0, 4, 2]), np.array([9, 8, 7, 9], dtype=np.int32))
         >>> for batch in pairs.batches():

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import date
 from itertools import chain
-from numbers import Integral
 from typing import Any
 from uuid import UUID
 
@@ -92,13 +91,6 @@ def lists_of(source: Any) -> Any:
     if index.has_duplicates:
         raise InputError(f"{index[index.duplicated()][0]!r} is twice in the index of the lists")
     return dict(zip(index.to_list(), lists, strict=True))
-
-
-def whole_number(name: str, value: Any) -> int:
-    """Return an argument that must be a whole number; raise an `InputError` if it is none."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InputError(f"{name}={value!r}: must be a whole number")
-    return int(value)
 
 
 def known_tokens(

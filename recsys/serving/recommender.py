@@ -44,7 +44,7 @@ from recsys.serving.explain import explain_items
 from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
 from recsys.serving.index import BundleIndex
 from recsys.serving.new_items import with_new_items
-from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of, whole_number
+from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of
 from recsys.serving.stages import candidate_scorer, ranking_scorer
 
 _TOKENS, _USERS = 1 << 13, 8 * FEWEST_USERS
@@ -174,8 +174,8 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self._queries(histories, users, at)
-        k = self.bundle.usual_k if k is None else whole_number("k", k)
-        if retrieve is not None and whole_number("retrieve", retrieve) < k:
+        k = self.bundle.usual_k if k is None else k
+        if retrieve is not None and retrieve < k:
             raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
         policy = self._seen(seen)
         scorer = ranking_scorer(self.bundle, policy, retrieve, allowed, self.index)
@@ -205,8 +205,7 @@ class Recommender:
             histories: see `read_histories`.
             candidates: user_id and item_id (a frame, or the path of a file), by these names or
                 those of the training log; or item ids for all users, as a list or as a table of
-                this one column; or a list of item ids for each user, by user id or in the order of
-                the histories.
+                this one column; or lists of item ids by user id, or for users 0, 1, ….
             users: see `read_histories`. If neither is given, the users of the candidates.
             at: see `recommend`.
             strict: refuse a candidate whose item or user is unknown. Else it is left out, and a
@@ -248,14 +247,8 @@ class Recommender:
     ) -> Frame:
         """Generate the next n purchases of each user, in order.
 
-        Args:
-            histories: see `read_histories`; users with empty ones get the most popular items.
-            users: see `read_histories`.
-            n: purchases per user.
-            strategy: `Greedy`, `Beam` or `Sampling`; greedy if None.
-            candidates: ids of the only items to generate.
-            seen: see `recommend`.
-            repeats: whether a list may hold an item more than once.
+        ``candidates`` are the only items to generate, and ``repeats`` says whether a list may hold
+        an item more than once. For the others see `recommend`.
 
         Returns:
             user_id, item_id, step (from 1), log_probability (of the entire list; null for
@@ -272,7 +265,7 @@ class Recommender:
                 raise InputError("candidates: name at least one item")
             allowed = known_tokens(candidates, bundle.vocabulary, "candidate item", "catalogue")
         queries = self.read_histories(histories, users)
-        policy, n = self._seen(seen), whole_number("n", n)
+        policy = self._seen(seen)
         if not isinstance(model := bundle.model, SequenceToSequence):
             raise InputError(
                 f"{bundle.path}: a model of kind {bundle.experiment.model.kind} generates nothing; "
@@ -303,13 +296,13 @@ class Recommender:
         """Find the k other items whose embeddings have the largest cosine with that of an item.
 
         Returns:
-            item_id, the item's name or title if the item table has them, similarity (the cosine)
-            and rank (from 1), the most similar first; equal ones in the order of the catalogue.
+            item_id, the item's name or title if the item table has them, similarity and rank (from
+            1), the most similar first; equal ones in the order of the catalogue.
 
         Raises:
             InputError: the item is unknown; k is below 1; a baseline has no embeddings.
         """
-        if whole_number("k", k) < 1:
+        if k < 1:
             raise InputError(f"k={k}: must be at least 1")
         bundle, directions = self.bundle, self._directions
         token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
@@ -329,11 +322,8 @@ class Recommender:
     ) -> pl.DataFrame:
         """Return ids and embedding, an array of D float32, of all items or of histories.
 
-        The embedding of an item has its features in it. That of a history is the last hidden state,
-        which the head compares with a candidate: by a dot product, to which target attention adds.
-
-        Returns:
-            item_id or user_id, and embedding, null where no item of a history is in the catalogue.
+        That of a history is the last hidden state, which the head compares with a candidate: by a
+        dot product, to which target attention adds. It is null without an item of the catalogue.
 
         Raises:
             InputError: a baseline has no embeddings; see `read_histories`.

@@ -38,40 +38,31 @@ def refused(*arguments: object) -> str:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
-@pytest.mark.parametrize("users", [list(range(98, 109)), [f"u{n}" for n in range(11)]])
-def test_the_users_of_a_log_are_answered_some_at_a_time(
+def test_users_are_answered_some_at_a_time(
     recommender: Recommender,
+    tiny_dataset: PreparedDataset,
     suffix: str,
-    users: list[Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(files, "_USERS", 2)
-    rows = [(user, ITEMS[(5 * n + n // 4) % 6], n // 2) for n, user in enumerate(6 * users[::-1])]
+    users = range(98, 109)
+    rows = [(user, ITEMS[(5 * n + n // 4) % 6], n // 2) for n, user in enumerate([*users] * 6)]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     source, out = tmp_path / "log.parquet", tmp_path / f"best.{suffix}"
     log.write_parquet(source)
-    shown = run("recommend", recommender.bundle.path, source, "-k", 3, "--out", out, "--json")
-    expected = recommender.recommend(log, k=3)
-    assert json.loads(shown) == [{"file": str(out), "rows": len(expected)}]
-    found = pl.read_csv(out) if suffix == "csv" else pl.read_parquet(out)
-    assert_frame_equal(found, expected, abs_tol=1e-5, check_dtypes=suffix == "parquet")
-
-
-@pytest.mark.parametrize("users", [None, ["eve", "ann", "dan"]])
-def test_users_of_a_dataset_are_answered_some_at_a_time(
-    recommender: Recommender,
-    tiny_dataset: PreparedDataset,
-    users: list[str] | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(files, "_USERS", 2)
-    out, words = tmp_path / "best.parquet", [f"--user={user}" for user in users or ()]
-    data = ["--data", tiny_dataset.path, "--out", out]
-    run("recommend", recommender.bundle.path, *data, *words, "-k", 4, "--seen=allow")
-    expected = recommender.recommend(users=users, k=4, seen="allow")
-    assert_frame_equal(pl.read_parquet(out), expected, abs_tol=1e-5)
+    data, few = ("--data", tiny_dataset.path), ["eve", "ann", "dan"]
+    sources: list[tuple[tuple[object, ...], dict[str, Any]]] = [
+        ((source,), {"histories": log}),
+        (data, {}),
+        ((*data, *(f"--user={user}" for user in few)), {"users": few}),
+    ]
+    for words, arguments in sources:
+        shown = run("recommend", recommender.bundle.path, *words, "-k", 3, "--out", out, "--json")
+        expected = recommender.recommend(**arguments, k=3)
+        assert json.loads(shown) == [{"file": str(out), "rows": len(expected)}]
+        found = pl.read_csv(out) if suffix == "csv" else pl.read_parquet(out)
+        assert_frame_equal(found, expected, abs_tol=1e-5, check_dtypes=suffix == "parquet")
 
 
 def test_commands_refuse_in_one_line(
