@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
-from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import recsys
 from recsys.cli import app
 from recsys.server.service import ServerSettings
 from tests.helpers.running_server import running
-from tests.helpers.server_process import ROOT, Process, process, wait_for
+from tests.helpers.server_process import ROOT, Process, wait_for
 
 EXAMPLE = ROOT / "docs" / "examples" / "recommend_without_torch.py"
 WEIGHTS = "weights.safetensors"
@@ -58,28 +53,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         }
 
 
-def sign(folder: Path) -> None:
-    """Make the manifest fit the files again."""
-    fields = json.loads((folder / "manifest.json").read_text())
-    del fields["digest"]
-    for name in fields["files"]:
-        fields["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps({**fields, "digest": digest}))
-
-
-WRONG: dict[str, dict[str, Any]] = {
-    "times that are missing": {"history": [1_000] * 10_000, "times": [None] * 10_000},
-    "a time that is none": {"log": [{"item_id": 1_000, "timestamp": "soon"}]},
-    "a row of 40,000 columns": {"log": [{f"column {number}": [] for number in range(40_000)}]},
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_request_costs_no_more_than_a_right_one(
-    name: str, bundles: dict[str, Path]
-) -> None:
+def test_a_wrong_request_costs_no_more_than_a_right_one(bundles: dict[str, Path]) -> None:
     right = {"log": [{"item_id": 1_000, "timestamp": 1_700_000_000}] * 5_000}
+    wrong: list[dict[str, Any]] = [
+        {"history": [1_000] * 10_000, "times": [None] * 10_000},
+        {"log": [{"item_id": 1_000, "timestamp": "soon"}]},
+        {"log": [{f"column {number}": [] for number in range(40_000)}]},
+    ]
     with running(ServerSettings(bundles["dot"])) as server:
 
         def cost(body: dict[str, Any], expected: int) -> float:
@@ -92,36 +72,8 @@ def test_a_wrong_request_costs_no_more_than_a_right_one(
                 assert status == expected, answer
             return min(seconds)
 
-        assert cost(WRONG[name], 422) < 0.05 + 2 * cost(right, 200)
-
-
-@pytest.mark.slow
-def test_a_server_outlives_bad_bundles_and_loads_the_next_good_one(
-    bundles: dict[str, Path], tmp_path: Path
-) -> None:
-    served = shutil.copytree(bundles["attention"], tmp_path / "bundle")
-    bad = shutil.copytree(bundles["attention"], tmp_path / "bad")
-    weights = load_file(bad / WEIGHTS)
-    save_file({**weights, "items.weight": weights["items.weight"] * np.nan}, bad / WEIGHTS)
-    sign(bad)
-    with process(served) as server:
-
-        def rename(folder: Path) -> None:
-            served.rename(tmp_path / f"before {folder.name}")
-            folder.rename(served)
-
-        def says(event: str) -> int:
-            return sum(event in line for line in server.log)
-
-        rename(bad)
-        wait_for(lambda: says("the new model cannot be loaded"))
-        assert server.ask("/v1/recommend", {"history": [1_000], "k": 3}) == 200
-        rename(shutil.copytree(bundles["dot"], tmp_path / "good"))
-        wait_for(lambda: says("a new model answers"))
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 0
-    assert says("items.weight") == 1
-    assert json.loads(server.log[-1])["event"] == "ended"
+        most = 0.05 + 2 * cost(right, 200)
+        assert all(cost(body, 422) < most for body in wrong)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from recsys.inference.scorer import Seen
 from recsys.serving.bundle import ModelBundle, for_evaluation
 
 _LISTS = "lists.safetensors"
-_STATES = 64 << 20
+STATES = 64 << 20
 """Bytes of encoded histories that are kept from a search to the scoring of what it found."""
 _MOST_HISTORIES = 1000
 _ROUNDS, _SECONDS = 25, 2.0
@@ -180,7 +180,7 @@ def make_index(
 
     def scorer(searched: ItemIndex) -> IndexedScorer:
         """Return a scorer that knows no history yet."""
-        encoder = query_encoder(replace(bundle, states=StateCache(_STATES)))
+        encoder = query_encoder(replace(bundle, states=StateCache(STATES)))
         return IndexedScorer(exact, encoder, encoder, searched)
 
     chosen = choose_probes(scorer(items), first, length, seen, wanted).index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +26,16 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
 from recsys.inference.generator import SequenceGenerator
-from recsys.inference.model_scorer import evaluating, model_inputs
-from recsys.inference.ranking import top_k
-from recsys.inference.scorer import FEWEST_USERS, Seen, batches_of_similar_length
+from recsys.inference.item_index import IndexedScorer
+from recsys.inference.model_scorer import StateCache, evaluating, model_inputs
+from recsys.inference.ranking import AllowedItems, TwoStages, no_items, top_k
+from recsys.inference.scorer import (
+    FEWEST_USERS,
+    Scored,
+    Scorer,
+    Seen,
+    batches_of_similar_length,
+)
 from recsys.model.generation import Greedy, Strategy
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle, refuse_fork
@@ -42,10 +49,9 @@ from recsys.serving.candidates import (
 )
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
-from recsys.serving.index import BundleIndex
+from recsys.serving.index import STATES, BundleIndex, query_encoder
 from recsys.serving.new_items import with_new_items
 from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of
-from recsys.serving.stages import candidate_scorer, ranking_scorer
 
 _TOKENS, _USERS = 1 << 13, 8 * FEWEST_USERS
 """Tokens, and histories, that are embedded together at most."""
@@ -179,10 +185,17 @@ class Recommender:
             raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
         policy = self._seen(seen)
         scorer = ranking_scorer(self.bundle, policy, retrieve, allowed, self.index)
-        if diverse is None:
-            tokens, scores = top_k(scorer, queries.histories, k, policy)
-        else:
-            tokens, scores = diverse_top_k(scorer, queries.histories, k, policy, diverse)
+        find = top_k if diverse is None else partial(diverse_top_k, diversity=diverse)
+        lengths = queries.histories.lengths
+        known, new = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
+        tokens, scores = no_items(len(lengths), min(k, self.bundle.num_items))
+        if len(known):
+            tokens[known], scores[known] = find(scorer, queries.histories.take(known), k, policy)
+        if len(new):  # all of them get the same
+            counts = np.append(np.float32(-np.inf), self.bundle.popularity)
+            scorer = Scored(torch.from_numpy(counts)[None])
+            scorer = scorer if allowed is None else AllowedItems(scorer, allowed)
+            tokens[new], scores[new] = find(scorer, queries.histories.take(new[:1]), k, policy)
         rows, columns = np.nonzero(tokens != PAD)
         answer = self._table(queries, rows, tokens[rows, columns], scores[rows, columns])
         answer.insert_column(3, pl.Series("rank", columns + 1, dtype=pl.Int32))
@@ -224,11 +237,12 @@ class Recommender:
             users = None if raw.users is None else _known_of(raw.users, self.dataset)
         queries = self._queries(histories, users, at)
         pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
-        scorer = candidate_scorer(self.bundle)
-        scores = np.empty(len(pairs.items), dtype=np.float32)
-        for batch in pairs.batches():
-            of_batch = scorer.score(queries.histories.take(batch.users), batch.candidates)
-            scores[batch.pairs] = of_batch.numpy()[batch.candidates != PAD]
+        scores = self.bundle.popularity[pairs.items - 1]
+        known = np.flatnonzero(queries.histories.lengths[pairs.users])
+        for batch in UserItemPairs(pairs.users[known], pairs.items[known]).batches():
+            histories_of_batch = queries.histories.take(batch.users)
+            found = self.bundle.scorer.score(histories_of_batch, batch.candidates).cpu().numpy()
+            scores[known[batch.pairs]] = found[batch.candidates != PAD]
         answer = self._table(queries, pairs.users, pairs.items, scores)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
         rows = (None, ()) if pairs.rows is None else (lists_of(candidates), pairs.rows)
@@ -419,6 +433,38 @@ class Recommender:
         """The embeddings of all items, scaled to length 1 [I, D]."""
         with torch.inference_mode():
             return normalize(self.bundle.model.items.table()[1:].float(), dim=1)
+
+
+def ranking_scorer(
+    bundle: ModelBundle,
+    seen: Seen,
+    retrieve: int | None = None,
+    allowed: NDArray[np.bool_] | None = None,
+    index: BundleIndex | None = None,
+) -> Scorer:
+    """Put the scorer together that finds the best items; see `Recommender.recommend`.
+
+    Raises:
+        InputError: ``retrieve`` is given, and the model has no target attention; or with an index
+            it has, and none is given.
+    """
+    if index is not None:
+        if bundle.model.head.attends and retrieve is None:
+            raise InputError(
+                f"{index.path}: finds items by the dot product, and target attention ranks them: "
+                "say how many (--retrieve, retrieve=)"
+            )
+        if bundle.states is None:  # queries and scores of a call encode once
+            bundle = replace(bundle, states=StateCache(STATES))
+    scorer = bundle.scorer
+    if retrieve is not None:
+        first = bundle.retriever if allowed is None else AllowedItems(bundle.retriever, allowed)
+        scorer = TwoStages(first, bundle.scorer, retrieve, seen)
+    if allowed is not None:
+        return AllowedItems(scorer, allowed)
+    if index is None:
+        return scorer
+    return IndexedScorer(scorer, bundle.scorer, query_encoder(bundle), index.items, retrieve)
 
 
 def _vectors(rows: NDArray[np.float32]) -> pl.Series:

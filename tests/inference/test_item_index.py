@@ -47,8 +47,7 @@ from recsys.model.build import build_model
 from recsys.server.service import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import BundleIndex, IndexManifest, make_index, query_encoder
-from recsys.serving.recommender import Recommender
-from recsys.serving.stages import ranking_scorer
+from recsys.serving.recommender import Recommender, ranking_scorer
 from tests.helpers.running_server import running
 from tests.helpers.server_process import ASKED, wait_for, write_other
 
