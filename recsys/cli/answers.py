@@ -71,11 +71,6 @@ def show_answer(answer: pl.DataFrame, recommender: Recommender, out: Path | None
         )
 
 
-def request_time(at: str | None) -> str | int | None:
-    """Return a request time as a whole number if it is one, else as the text of a date."""
-    return int(at) if at is not None and at.lstrip("-").isdecimal() else at
-
-
 def open_recommender(
     bundle: Path,
     data: Path | None = None,
@@ -149,7 +144,7 @@ def recommend_items(
         deny=deny,
         diversity=diversity,
         at_most=_caps(at_most or ()),
-        at=request_time(at),
+        at=at,
         retrieve=retrieve,
         probabilities=probabilities,
     )
@@ -222,7 +217,7 @@ def score_items(
             paths[0] if data is None else None,
             candidates,
             users=users,
-            at=request_time(at),
+            at=at,
             strict=strict,
             probabilities=probabilities,
         )
@@ -310,7 +305,7 @@ def explain_item(
     recommender, users = open_recommender(bundle, data, [user], use_gpu=False)
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
     (user_id,) = users or [user]
-    show_frame(recommender.explain(user=user_id, item=item_id, at=request_time(at)), out)
+    show_frame(recommender.explain(user=user_id, item=item_id, at=at), out)
 
 
 @command("similar", "Recommend and explain")
@@ -343,8 +338,6 @@ def write_embeddings(
     check_format(out)
     recommender, _ = open_recommender(bundle)
     with stage("embedding"):
-        table = recommender.embeddings(
-            "items" if histories is None else histories, at=request_time(at)
-        )
+        table = recommender.embeddings("items" if histories is None else histories, at=at)
     save_embeddings(table, out)
     show_rows([{"file": str(out), "rows": table.height}])

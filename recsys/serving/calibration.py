@@ -30,10 +30,8 @@ _LARGEST = 1e6
 def temperature_of(scorer: Scorer, holdout: Holdout, seed: int) -> float | None:
     """Return the temperature with the least log loss on targets; None if there are no targets.
 
-    The probability of an item after a history is the softmax of score / temperature over all items
-    of the catalogue. The log loss is convex in 1 / temperature: Newton's method finds its minimum.
-
-    The scorer was not fitted on the targets, of which some are drawn by the seed.
+    The scorer was not fitted on the targets, of which some are drawn by the seed. The log loss is
+    convex in 1 / temperature: Newton's method finds its minimum.
     """
     holdout = holdout.sample(CALIBRATING, seed)
     if not len(holdout.targets):

@@ -33,17 +33,15 @@ def explain_items(
 ) -> list[pl.DataFrame]:
     """Explain the scores of items by what each purchase of one user adds to them.
 
-    Target attention adds one term per purchase (the sum over its heads) to the dot product, which
-    has no parts, and so does the count ensemble: these terms are contributions. Scores of other
-    models and of baselines are explained by removal: a contribution is what the score loses if that
-    purchase is taken away.
+    Target attention adds one term per purchase (the sum over its heads) to the dot product, and so
+    does the count ensemble. Scores of other models and of baselines are explained by removal: a
+    contribution is what the score loses if that purchase is taken away.
 
     Returns:
-        For each item one row per purchase that the model or the counts read (the latest ones),
-        oldest first: position (index in the history), item_id, the item's name or title if the item
-        table has them, contribution (signed), share (of the sum of all absolute contributions) and
-        rest (the same in each row): what no single purchase adds, such as the dot product. The
-        contributions plus one rest are the item's score.
+        For each item one row per purchase that is read, oldest first: position (index in the
+        history), item_id, the item's name or title if there is one, contribution (signed), share
+        (of the sum of all absolute contributions) and rest (the same in each row): what no single
+        purchase adds. The contributions plus one rest are the item's score.
 
     Raises:
         InputError: an item, or every item of the history, is not in the catalogue; or there are
@@ -122,11 +120,7 @@ def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.in
 
 @torch.inference_mode()
 def _by_removal(scorer: Scorer, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
-    """Score items [C] again without each of the L purchases of one history in turn.
-
-    Returns what each score loses without each purchase [C, L], all of it without the only one, and
-    what is left of the scores [C].
-    """
+    """Score items [C] again without each of the L purchases of one history in turn."""
     length = len(history.items)
     scores: NDArray[np.float32] = scorer.score(history, candidates[None])[0].cpu().numpy()
     if length == 1:  # models need one item

@@ -30,11 +30,7 @@ def check_format(out: Path) -> None:
 
 
 def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
-    """Write frames of the same columns to a Parquet or CSV file, atomically; return their rows.
-
-    Raises:
-        InputError: the file has another extension, or cannot be written.
-    """
+    """Write frames of the same columns to a Parquet or CSV file, atomically; return their rows."""
     check_format(out)
     rows = 0
     with new_file(out) as file, file.open("wb") as stream, ExitStack() as stack:

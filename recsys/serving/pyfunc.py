@@ -17,7 +17,7 @@ import polars as pl
 
 from recsys.errors import InputError
 from recsys.serving.histories import UserHistories
-from recsys.serving.raw_values import RequestTime, id_series, is_missing
+from recsys.serving.raw_values import id_series, is_missing
 from recsys.serving.recommender import Recommender
 
 USER, ITEMS, TIMES, CANDIDATES = "user_id", "items", "times", "candidates"
@@ -52,7 +52,7 @@ class HistoryModel:
         given = {name: value for name, value in (params or {}).items() if _is_given(value)}
         if unknown := sorted(given.keys() - {*PARAMS}):
             raise InputError(f"params: {unknown[0]!r} is none of {', '.join(PARAMS)}")
-        at = _time(given.pop("at", None))
+        at = given.pop("at", None)
         candidates = _lists(frame, CANDIDATES)
         scored = [row for row, items in enumerate(candidates) if items is not None]
         others = [row for row, items in enumerate(candidates) if items is None]
@@ -119,11 +119,6 @@ def _lists(frame: nw.DataFrame[Any], name: str) -> list[list[Any] | None]:
 def _is_given(value: object) -> bool:
     """Return whether a parameter is neither None nor an empty list, the default of lists."""
     return value is not None and not (isinstance(value, list | np.ndarray) and not len(value))
-
-
-def _time(at: object) -> RequestTime | None:
-    """Return a request time as a whole number if it is one, else as the text of a date."""
-    return int(at) if isinstance(at, str) and at.lstrip("-").isdecimal() else at  # type: ignore[return-value]
 
 
 def _load_pyfunc(path: str) -> HistoryModel:

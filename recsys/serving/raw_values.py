@@ -31,8 +31,7 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     """Return ids as a series of integers or text: text if there are both, or UUIDs.
 
     Raises:
-        InputError: an id is missing, or is neither an integer nor text; the message starts with
-            the place that the ids come from.
+        InputError: an id is missing, or is neither; the message starts with the place.
     """
     if isinstance(values, str):
         raise InputError(f"{place}: a list of ids, not {values!r}")
@@ -53,11 +52,7 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
 def joined_lists(
     users: Iterable[Any], lists: Iterable[Any], noun: str, place: str
 ) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the ids of lists [B], end to end, and where each begins [B + 1].
-
-    Raises:
-        InputError: one is no list, whose user the message names, or an id is none.
-    """
+    """Return the ids of lists [B], end to end, and where each begins [B + 1]."""
     rows: list[list[Any]] = []
     for user, ids in zip(users, lists, strict=True):
         missing = is_missing(ids)
@@ -96,11 +91,7 @@ def lists_of(source: Any) -> Any:
 def known_tokens(
     ids: pl.Series | Sequence[Any], vocabulary: Vocabulary, noun: str, place: str
 ) -> NDArray[np.int32]:
-    """Return the tokens [N] of ids [N] that must all be in the vocabulary.
-
-    Raises:
-        InputError: an id is unknown; the message names the id and the place.
-    """
+    """Return the tokens [N] of ids [N]; refuse one that is not in the vocabulary."""
     ids = ids if isinstance(ids, pl.Series) else id_series(ids, f"{noun}s")
     tokens = vocabulary.encode(ids)
     if (tokens == PAD).any():
@@ -112,7 +103,7 @@ def known_tokens(
 def report_unknown(
     tokens: NDArray[Any], ids: pl.Series, known: Vocabulary, noun: str, place: str, *, strict: bool
 ) -> NDArray[np.bool_]:
-    """Return which tokens [N] of ids [N] are not PAD, and warn of the others: see `known_tokens`.
+    """Return which tokens [N] of ids [N] are not PAD, and warn of the others.
 
     Raises:
         InputError: none is known, or with ``strict`` one is not.
@@ -134,8 +125,8 @@ def report_unknown(
 # --- Times ----------------------------------------------------------------------------------------
 
 RequestTime = float | str | date
-"""The time a recommendation is requested for: a number on the scale of the training log, or a date
-(text is ISO 8601, and UTC if it names no zone)."""
+"""The time a recommendation is requested for: a number on the scale of the training log, also as
+text, or a date (text is ISO 8601, and UTC if it names no zone)."""
 
 
 def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
@@ -148,6 +139,8 @@ def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
     1714521600000
     """
     moment = time.isoformat() if isinstance(time, date) else time
+    if isinstance(moment, str) and moment.removeprefix("-").isdecimal():
+        moment = int(moment)
     try:
         # An integer stays as it is: a float has 53 bits.
         number = moment if isinstance(moment, int) else int(time_value(moment))
