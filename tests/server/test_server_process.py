@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ import pytest
 import schemathesis
 import torch
 import typer.main
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import checks
 from schemathesis.core.result import Ok
@@ -30,8 +28,7 @@ from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.machine import usable_processors
-from recsys.server.process import answer, listen
-from recsys.server.service import ServedModel, ServerSettings, Service
+from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from tests.helpers.running_server import Running, running
 from tests.helpers.server_process import ASKED, metrics, process, wait_for, write_other
@@ -50,34 +47,6 @@ def bundle(tiny_bundle: ModelBundle, tmp_path: Path) -> Path:
 def write(bundle: Path, tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset) -> Write:
     """Replaces the copy by a model with other scores."""
     return lambda shift: write_other(bundle, tiny_bundle, tiny_dataset, shift)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_server_listens_to_signals_ends_it(
-    tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    late, run = list[uvicorn.Server](), uvicorn.Server.run
-
-    def interrupted(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
-        def end() -> None:
-            late.append(server)
-            server.should_exit = True
-
-        watchdog = threading.Timer(30, end)
-        watchdog.start()
-        signal.raise_signal(number)
-        run(server, sockets)
-        watchdog.cancel()
-
-    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with listen("127.0.0.1", 0) as listener:
-            answer(Service(ServedModel.load(ServerSettings(tiny_bundle.path))), listener)
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-    assert not late
 
 
 def under_load(ask: Callable[[], tuple[int, Any]], write: Write, shifts: list[float]) -> list[int]:
