@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import narwhals as nw
@@ -152,77 +151,61 @@ def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
     return Cap(np.concatenate([[UNGROUPED], groups]), most)
 
 
-class PairBatch(NamedTuple):
-    """Rows of users [B] in the histories, their candidates [B, C], right-padded with PAD.
+Pairs = tuple[NDArray[np.int64], NDArray[np.int32]]
+"""N pairs: rows of users in the histories, and item tokens."""
 
-    The numbers of the pairs [N] come row by row, without PAD.
+
+def pairs_of(
+    candidates: RawCandidates, user_ids: pl.Series, catalogue: Vocabulary, *, strict: bool
+) -> tuple[Pairs, NDArray[np.int64] | None]:
+    """Return candidates as pairs, and the row of each in their table; None if it has several.
+
+    Raises:
+        InputError: an item or a user is unknown: see `report_unknown`.
     """
+    items = candidates.items
+    tokens = catalogue.encode(items)
+    about = "candidate item", "catalogue"
+    known = report_unknown(tokens, items, catalogue, *about, strict=strict)
+    if candidates.users is None:
+        tokens, users = tokens[known], np.arange(len(user_ids))
+        rows = np.flatnonzero(known) if len(users) == 1 else None
+        return (np.repeat(users, len(tokens)), np.tile(tokens, len(users))), rows
+    vocabulary = Vocabulary(user_ids)
+    owners = vocabulary.encode(candidates.users).astype(np.int64)
+    known &= report_unknown(
+        owners, candidates.users, vocabulary, "user", "histories", strict=strict
+    )
+    return (owners[known] - 1, tokens[known]), np.flatnonzero(known)
 
-    users: NDArray[np.int64]
-    candidates: NDArray[np.int32]
-    pairs: NDArray[np.int64]
 
+def pair_batches(
+    users: NDArray[np.int64], items: NDArray[np.int32]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
+    """Group N pairs by user, and users with similar numbers of candidates into batches.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UserItemPairs:
-    """N pairs of a user and an item, in the caller's order; a pair may occur more than once."""
+    Similar numbers have as many binary digits, so less than half of a batch is padding. B · C is
+    bounded as for a catalogue of C items.
 
-    users: NDArray[np.int64]
-    """Shape [N]: the row of each pair's user in the histories."""
-    items: NDArray[np.int32]
-    """Shape [N]: item tokens."""
-    rows: NDArray[np.int64] | None = None
-    """Shape [N]: the row of each pair in the table of candidates; None if it has several pairs."""
+    Yields:
+        Users [B], their candidates [B, C], right-padded with PAD, and the numbers of the pairs, row
+        by row, without PAD.
 
-    @classmethod
-    def from_raw(
-        cls,
-        candidates: RawCandidates,
-        user_ids: pl.Series,
-        catalogue: Vocabulary,
-        *,
-        strict: bool = False,
-    ) -> UserItemPairs:
-        """Turn candidates in raw ids into pairs; for unknown ones see `report_unknown`.
-
-        Raises:
-            InputError: an item or a user is unknown.
-        """
-        items = candidates.items
-        tokens = catalogue.encode(items)
-        about = "candidate item", "catalogue"
-        known = report_unknown(tokens, items, catalogue, *about, strict=strict)
-        if candidates.users is None:
-            tokens, users = tokens[known], np.arange(len(user_ids))
-            only = np.flatnonzero(known) if len(users) == 1 else None
-            return cls(np.repeat(users, len(tokens)), np.tile(tokens, len(users)), only)
-        given, vocabulary = candidates.users, Vocabulary(user_ids)
-        rows = vocabulary.encode(given).astype(np.int64)
-        known &= report_unknown(rows, given, vocabulary, "user", "histories", strict=strict)
-        return cls(rows[known] - 1, tokens[known], np.flatnonzero(known))
-
-    def batches(self) -> Iterator[PairBatch]:
-        """Group the pairs by user, and users with similar numbers of candidates into batches.
-
-        Similar numbers have as many binary digits, so less than half of a batch is padding. B · C
-        is bounded as for a catalogue of C items.
-
-        >>> pairs = UserItemPairs(np.array([4, 0, 4, 2]), np.array([9, 8, 7, 9], dtype=np.int32))
-        >>> for batch in pairs.batches():
-        ...     print(batch.users, batch.candidates.tolist(), batch.pairs)
-        [0 2] [[8], [9]] [1 3]
-        [4] [[9, 7]] [0 2]
-        """
-        order = np.argsort(self.users, kind="stable")
-        users, starts, counts = np.unique(self.users[order], return_index=True, return_counts=True)
-        digits = np.frexp(counts)[1]
-        for size in np.unique(digits):
-            similar = np.flatnonzero(digits == size)
-            width = int(counts[similar].max())
-            for rows in user_batches(len(similar), width):
-                batch = similar[rows]
-                row, column = np.nonzero(np.arange(width) < counts[batch, None])
-                pairs = order[starts[batch][row] + column]
-                candidates = np.full((len(batch), width), PAD, dtype=np.int32)
-                candidates[row, column] = self.items[pairs]
-                yield PairBatch(users[batch], candidates, pairs)
+    >>> for batch in pair_batches(np.array([4, 0, 4, 2]), np.array([9, 8, 7, 9], dtype=np.int32)):
+    ...     print(*(array.tolist() for array in batch))
+    [0, 2] [[8], [9]] [1, 3]
+    [4] [[9, 7]] [0, 2]
+    """
+    order = np.argsort(users, kind="stable")
+    distinct, starts, counts = np.unique(users[order], return_index=True, return_counts=True)
+    digits = np.frexp(counts)[1]
+    for size in np.unique(digits):
+        similar = np.flatnonzero(digits == size)
+        width = int(counts[similar].max())
+        for rows in user_batches(len(similar), width):
+            batch = similar[rows]
+            row, column = np.nonzero(np.arange(width) < counts[batch, None])
+            pairs = order[starts[batch][row] + column]
+            candidates = np.full((len(batch), width), PAD, dtype=np.int32)
+            candidates[row, column] = items[pairs]
+            yield distinct[batch], candidates, pairs

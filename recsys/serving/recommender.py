@@ -42,9 +42,10 @@ from recsys.serving.bundle import ModelBundle, refuse_fork
 from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import (
     Candidates,
-    UserItemPairs,
     chosen_diversity,
     chosen_items,
+    pair_batches,
+    pairs_of,
     read_candidates,
 )
 from recsys.serving.explain import explain_items
@@ -236,17 +237,17 @@ class Recommender:
         if histories is None and users is None and self.dataset is not None:
             users = None if raw.users is None else _known_of(raw.users, self.dataset)
         queries = self._queries(histories, users, at)
-        pairs = UserItemPairs.from_raw(raw, queries.user_ids, self.bundle.vocabulary, strict=strict)
-        scores = self.bundle.popularity[pairs.items - 1]
-        known = np.flatnonzero(queries.histories.lengths[pairs.users])
-        for batch in UserItemPairs(pairs.users[known], pairs.items[known]).batches():
-            histories_of_batch = queries.histories.take(batch.users)
-            found = self.bundle.scorer.score(histories_of_batch, batch.candidates).cpu().numpy()
-            scores[known[batch.pairs]] = found[batch.candidates != PAD]
-        answer = self._table(queries, pairs.users, pairs.items, scores)
+        catalogue = self.bundle.vocabulary
+        (owners, items), rows = pairs_of(raw, queries.user_ids, catalogue, strict=strict)
+        scores = self.bundle.popularity[items - 1]
+        known = np.flatnonzero(queries.histories.lengths[owners])
+        for batch, tokens, pairs in pair_batches(owners[known], items[known]):
+            found = self.bundle.scorer.score(queries.histories.take(batch), tokens).cpu().numpy()
+            scores[known[pairs]] = found[tokens != PAD]
+        answer = self._table(queries, owners, items, scores)
         answer = with_probabilities(self.bundle, queries, answer) if probabilities else answer
-        rows = (None, ()) if pairs.rows is None else (lists_of(candidates), pairs.rows)
-        return frame_like(answer, histories, candidates, self.like, rows=rows)
+        indexed = (None, ()) if rows is None else (lists_of(candidates), rows)
+        return frame_like(answer, histories, candidates, self.like, rows=indexed)
 
     def generate(
         self,

@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 from recsys.inference import model_scorer
 from recsys.inference import scorer as scorer_module
 from recsys.model.heads import CandidateRepresentation, TargetAttentionHead
-from recsys.serving.candidates import UserItemPairs
+from recsys.serving.candidates import pair_batches
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
@@ -96,5 +96,4 @@ def test_scores_of_pairs_are_those_of_the_catalogue(
 def test_batches_are_less_than_half_padding(pairs: list[tuple[int, int]]) -> None:
     users = np.array([user for user, _ in pairs], dtype=np.int64)
     items = np.array([item for _, item in pairs], dtype=np.int32)
-    for batch in UserItemPairs(users, items).batches():
-        assert (batch.candidates != 0).mean() > 0.5
+    assert all((candidates != 0).mean() > 0.5 for _, candidates, _ in pair_batches(users, items))
