@@ -147,7 +147,7 @@ def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
         numbers = np.array([number], dtype=np.int64)
     except (TypeError, ValueError, OverflowError) as error:
         shown = one_line(repr(time), 60)
-        raise InputError(f"{place}={shown}: a number of 64 bits or an ISO 8601 date") from error
+        raise InputError(f"{place}={shown}: a number or an ISO 8601 date") from error
     return int(times_on_scale(numbers, newest, place, dates=isinstance(moment, str))[0])
 
 
