@@ -304,7 +304,7 @@ class HistoryReader:
         origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
         data, features = self.data.model_copy(update=_ALL_USERS), self.encoders.input_columns
         columns = data.columns or Columns()
-        table = _open_log(source, data, origin)
+        table = open_table(source, origin, header=data.header, encoding=data.encoding)
         table = table.renamed(_names(table, columns))
         log: Log | None = None
         with suppress(NoRowsLeftError):
@@ -373,20 +373,6 @@ class HistoryReader:
         return self.encoders.read_users(
             _of_users(users, values.with_columns(pl.col(names).list.first()))
         )
-
-
-def _open_log(source: TableSource, data: DataConfig, origin: str) -> OpenTable:
-    """Find the columns of a log, which may lack a header as the training log did."""
-    try:
-        table = open_table(source, origin, encoding=data.encoding)
-        if not data.header and not {*Columns().model_dump().values()} <= {*table.names, None}:
-            table = open_table(source, origin, header=False, encoding=data.encoding)
-    except InputError as error:
-        if isinstance(source, str | os.PathLike) or hasattr(source, "columns"):
-            raise
-        kind = type(source).__name__
-        raise InputError(f"histories: a frame, a mapping or a list of lists, not {kind}") from error
-    return table
 
 
 def _names(table: OpenTable, trained: Columns) -> dict[str, str]:
