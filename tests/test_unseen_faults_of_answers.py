@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import polars as pl
 import pytest
@@ -107,37 +105,6 @@ def test_repeats_are_counted_in_the_whole_history(server: Process, model: Recomm
     growth = (scores[1] - scores[0]) / math.log(801 / 401)
     assert growth > 0.1
     assert (scores[2] - scores[1]) / math.log(1601 / 801) == pytest.approx(growth, rel=1e-3)
-
-
-def test_requests_in_one_batch_keep_their_rules(server: Process, model: Recommender) -> None:
-    """Answers to many at once are those of Python to each alone."""
-    rules: list[dict[str, Any]] = [
-        {"seen": "allow"},
-        {"seen": "filter"},
-        {"allow": ITEMS[:6]},
-        {"allow": ITEMS[6:]},
-        {"deny": ITEMS[:3]},
-    ]
-    asked = [(user, rule) for user in USERS[:3] for rule in rules]
-    expected = [close(by_item(model.recommend(users=[user], k=12, **rule))) for user, rule in asked]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        for number in range(100):  # a slow machine answers each request before the next one comes
-            answers = [
-                pool.submit(ask, server, "recommend", user_id=user, k=12, **rule)
-                for user, rule in asked
-            ]
-            for answer, scores in zip(answers, expected, strict=True):
-                assert by_item(answer.result()) == scores
-            if number >= 3 and requests_share_batches(server):
-                return
-    pytest.fail("no two requests shared a batch")
-
-
-def requests_share_batches(server: Process) -> bool:
-    with urlopen(f"http://127.0.0.1:{server.port}/metrics") as page:
-        metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines())
-    size = 'recsys_batch_size_{}{{question="recommend"}}'
-    return float(metrics[size.format("sum")]) > float(metrics[size.format("count")])
 
 
 def test_users_of_another_dataset_have_the_items_of_their_ids(

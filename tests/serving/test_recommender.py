@@ -90,26 +90,22 @@ def test_a_batch_equals_one_by_one_and_holds_no_padding(
         assert_frame_equal(alone, together, abs_tol=1e-5)
 
 
-def test_an_empty_history_is_answered_from_popularity(recommender: Recommender) -> None:
-    answer = recommender.recommend({"new": [], "ann": ["hat"], "odd": ["unheard of"]}, k=4)
+def test_unknown_items_are_counted_and_an_empty_history_is_answered_from_popularity(
+    recommender: Recommender, caplog: pytest.LogCaptureFixture
+) -> None:
+    histories = {"new": [], "ann": ["boots", "scarf", "hat"], "odd": ["scarf", "tie"]}
+    with caplog.at_level(logging.WARNING):
+        read = recommender.read_histories(histories)
+    assert read.skipped.tolist() == [0, 1, 2]
+    assert caplog.messages == ["3 of 5 history items are not in the catalogue and were skipped"]
+    answer = recommender.recommend(read, k=4)
     for user in ("new", "odd"):
         popular = answer.filter(pl.col("user_id") == user)
         assert popular["item_id"].to_list() == ["boots", "gloves", "hat", "jacket"]
         assert popular["score"].to_list() == [2, 2, 2, 1]
         assert set(popular["source"]) == {"popularity"}
-    assert set(answer.filter(pl.col("user_id") == "ann")["source"]) == {"model"}
-
-
-def test_unknown_items_are_skipped_counted_and_logged(
-    recommender: Recommender, caplog: pytest.LogCaptureFixture
-) -> None:
-    histories = [["boots", "scarf", "hat"], ["hat"], ["scarf", "tie"]]
-    with caplog.at_level(logging.WARNING):
-        read = recommender.read_histories(histories)
-    assert read.skipped.tolist() == [1, 0, 2]
-    assert caplog.messages == ["3 of 6 history items are not in the catalogue and were skipped"]
-    clean = recommender.recommend([["boots", "hat"], ["hat"], []], k=2)
-    assert_frame_equal(recommender.recommend(read, k=2), clean)
+    clean = recommender.recommend({"ann": ["boots", "hat"]}, k=4)
+    assert_frame_equal(answer.filter(user_id="ann"), clean)
 
 
 def test_frames_come_back_as_the_callers_kind(
@@ -178,13 +174,20 @@ def test_scores_are_the_models_in_the_order_of_the_candidates(recommender: Recom
         ({"histories": [[1.5]]}, "histories: ids are integers or text, not 1.5"),
         ({"histories": 3}, "histories: cannot be read: Expected .*int"),
         ({"histories": pl.DataFrame({"user_id": [1]})}, "histories: no column 'item_id'"),
+        ({"candidates": ["hat", None]}, "candidate items: an id is missing"),
+        ({"candidates": [["hat"], "hat"]}, "candidates of user 1: a list of item ids, not .hat."),
+        ({"candidates": {"x": ["hat"]}}, "user 'x' is not in the histories"),
+        ({"candidates": pl.DataFrame({"item_id": ["hat"], "x": 1})}, "no column 'user_id' among"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(
     recommender: Recommender, arguments: dict[str, Any], message: str
 ) -> None:
+    ask: Any = recommender.recommend
+    if "candidates" in arguments:
+        ask, arguments = recommender.score, {"histories": [["hat"]], **arguments}
     with pytest.raises(InputError, match=message) as error:
-        recommender.recommend(**arguments)
+        ask(**arguments)
     assert "\n" not in str(error.value)
 
 
@@ -235,23 +238,6 @@ def test_candidates_come_for_each_user_in_any_form(
     expected = Recommender(tiny_bundle).score(HISTORIES, ["socks", "hat", "boots"])
     scores = {(user, item): score for user, item, score, _ in expected.rows()}
     assert answer["score"].to_list() == pytest.approx([scores[pair] for pair in PAIRS], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("candidates", "message"),
-    [
-        ([["hat"]], "user 0 is not in the histories"),
-        ([["hat"], "hat", ["hat"]], "candidates of user 1: a list of item ids, not .hat."),
-        (["hat", None], "candidate items: an id is missing"),
-        (pl.DataFrame({"item_id": ["hat"], "usr": [1]}), "no column 'user_id' among item_id, usr"),
-        (pl.DataFrame({"item_id": ["hat"], "user_id": [None]}), "'user_id': an id is missing"),
-    ],
-)
-def test_wrong_candidates_are_refused(
-    recommender: Recommender, candidates: Any, message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        recommender.score(HISTORIES, candidates)
 
 
 def test_all_users_of_the_dataset_are_answered(
