@@ -216,7 +216,7 @@ def test_models_that_read_times_get_them_or_assume_the_usual_ones(
 
 def test_a_batch_answers_as_one_by_one_and_errors_are_of_one(server: Running) -> None:
     questions: list[tuple[str, dict[str, Any]]] = []
-    rules = [{}, {"k": 2}, {"allow": ITEMS[:3]}, {"deny": ITEMS[:2], "seen": "allow"}]
+    rules: list[Any] = [{}, {"k": 2}, {"allow": ITEMS[:3]}, {"deny": ITEMS[:2], "seen": "allow"}]
     for number in range(60):
         history = [ITEMS[(number * step) % 5] for step in range(number % 7)]
         user: dict[str, Any] = {"history": history}
