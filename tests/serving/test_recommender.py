@@ -172,7 +172,7 @@ def test_scores_are_the_models_in_the_order_of_the_candidates(recommender: Recom
         ({"histories": ["hat"]}, "history of user 0: a list of item ids, not 'hat'"),
         ({"histories": [["hat", None]]}, "histories: an id is missing"),
         ({"histories": [[1.5]]}, "histories: ids are integers or text, not 1.5"),
-        ({"histories": 3}, "histories: cannot be read: Expected .*int"),
+        ({"histories": 3}, "histories: cannot be read: "),
         ({"histories": pl.DataFrame({"user_id": [1]})}, "histories: no column 'item_id'"),
         ({"candidates": ["hat", None]}, "candidate items: an id is missing"),
         ({"candidates": [["hat"], "hat"]}, "candidates of user 1: a list of item ids, not .hat."),
