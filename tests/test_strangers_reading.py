@@ -129,16 +129,10 @@ def test_the_automatic_run_drops_copies_where_most_rows_are(
 
 
 def test_the_advice_of_the_audit_can_be_pasted(tmp_path: Path) -> None:
-    SOME_TWICE.write_csv(tmp_path / "log.csv")
-
-    def audited(*words: str) -> str:
-        return (
-            CliRunner().invoke(app, ["audit", str(tmp_path / "log.csv"), "--json", *words]).stdout
-        )
-
-    assert "--set data.duplicates=drop_exact removes" in audited()
-    assert "--set data.duplicates=drop_exact removes" in audited("--set", "data.duplicates=keep")
-    assert '"count": 2' in audited()
+    recsys.prepare(SOME_TWICE, out=tmp_path / "data")
+    audited = CliRunner().invoke(app, ["audit", str(tmp_path / "data"), "--json"]).stdout
+    assert "--set data.duplicates=drop_exact removes" in audited
+    assert '"count": 2' in audited
 
 
 @pytest.fixture(scope="module")

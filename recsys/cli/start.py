@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -35,7 +34,6 @@ from recsys.data.manifest import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS
 from recsys.errors import InputError
-from recsys.folders.manifest import MANIFEST
 from recsys.progress import shown
 
 if TYPE_CHECKING:
@@ -232,28 +230,15 @@ def _append(
 
 @command("audit", "Logs")
 def audit_data(
-    source: Annotated[str, Argument()],
-    *,
-    log: LogOptions,
-    memory: Memory = None,
-    overrides: Set = None,
+    data: Annotated[Path, Argument()], seen: Literal["filter", "allow"] = "filter"
 ) -> None:
     """Look for leaks between the parts of a split, and say how large and how serious they are.
 
     Options:
-        source: A log, a dataset's name, a config, or the folder of a prepared dataset.
+        data: The folder of a prepared dataset.
+        seen: Whether items of the history are left out when models are evaluated.
     """
-    is_prepared = Path(source, MANIFEST).is_file()
-    experiment = read_preparation(source, log, overrides)
-    if is_prepared and experiment.data != DataConfig(source=source):
-        raise InputError(f"{source}: a prepared dataset has its own settings: prepare it again")
-    with tempfile.TemporaryDirectory() as folder:
-        if is_prepared:
-            dataset = PreparedDataset.open(source)
-        else:
-            out = Path(folder, "audited")
-            dataset = prepare(experiment.data.source, experiment.data, out, memory=memory)
-        findings = audit(dataset, experiment.evaluation.seen)
+    findings = audit(PreparedDataset.open(data), seen)
     show_rows([asdict(finding) for finding in findings])
 
 
