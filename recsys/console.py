@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from recsys.reports.comparison import Comparison
 
 AS_JSON = ContextVar("AS_JSON", default=False)
-"""Whether the output is JSON, as with ``--json``."""
 MOST_ROWS = 20
 """Rows of a table that a person reads on a terminal."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,14 +119,3 @@ def test_an_item_bought_for_validation_is_a_repeat_in_the_test(runs: dict[str, R
     repeats = [items[-1] in items[:-1] for items in HISTORIES.values()]
     assert repeats != [items[-1] in items[:-2] for items in HISTORIES.values()]
     assert (ranks["purchase"] == "repeat").to_list() == repeats
-
-
-def test_novelty_counts_all_purchases_before_the_test(
-    runs: dict[str, Run], data: PreparedDataset
-) -> None:
-    before = {user: items[:-1] for user, items in HISTORIES.items()}
-    counts = Counter(item for items in before.values() for item in items)
-    best = recsys.load(runs["first"].bundle).recommend(before, k=3)
-    bits = [-np.log2(counts[item] / counts.total()) for item in best["item_id"]]
-    compared = recsys.compare([runs["first"]], metrics=["novelty_at_3"])
-    assert compared.rows[0].metrics["novelty_at_3"] == pytest.approx(np.mean(bits))

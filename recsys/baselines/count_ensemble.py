@@ -32,7 +32,6 @@ class CountEnsemble:
     counts: PCTM
     """The transition counts, with the popularity in the newest share of the interactions."""
     weight: float
-    """Weight of the transition counts."""
     repeat_weight: float = 0.0
     """Weight of log(1 + n), where n is how often the user's history has the candidate."""
     recent_weight: float = 0.0

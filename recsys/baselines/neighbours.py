@@ -27,7 +27,6 @@ from recsys.data.histories import Histories
 from recsys.errors import InputError
 
 _WORKING_MEMORY_MIB = 64
-"""Memory for the distances that are computed at a time."""
 MAX_ITEMS = 20_000
 """Largest catalogue of EASE: the matrix of weights takes 1.6 GB, and twice that while fitting."""
 
@@ -37,7 +36,6 @@ class ItemKNNSettings:
     """How many neighbours an item has, and how the items of a history are weighted."""
 
     neighbours: int = 100
-    """k: only the k most similar items of each item count."""
     decay: float = 0.8
     """Weight of each item of a history relative to the next newer one."""
 

@@ -27,14 +27,12 @@ _HEADER = "recsys.baseline"
 LARGEST_VALUE = 1e15
 """Sums and products of such values are finite as float32, which scores are."""
 _MATRIX = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
-"""The arrays of a saved matrix, with their types."""
 
 
 class FittedBaseline(NamedTuple):
     """A baseline after its fit."""
 
     name: str
-    """A key of `BASELINES`."""
     scorer: Scorer
 
 

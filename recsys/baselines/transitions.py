@@ -194,7 +194,6 @@ PUBLISHED_RULES = {
         window=30, best=None, history_length=20, history_power=1.0
     ),
 }
-"""The settings of the published results, by named dataset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

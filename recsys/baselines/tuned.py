@@ -58,7 +58,6 @@ class Baseline:
     fit: Callable[[PreparedDataset, Part, Any], Scorer]
     """Fits a scorer on all interactions before a part of the split."""
     kind: type[Any]
-    """The class of the scorer."""
     grid: Sequence[Any]
     """The settings to try; ties go to the first."""
     published: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +105,6 @@ class RecentWindow:
     """What counts as recent; of little use where the log has sequence numbers instead of times."""
 
     share: float
-    """Share of all interactions, the newest ones."""
 
 
 def _recent_popularity(dataset: PreparedDataset, before: Part, window: RecentWindow) -> Scorer:

@@ -74,7 +74,6 @@ def for_all_commands(
 # --- Commands ------------------------------------------------------------------------------------
 
 PANELS = ("Start here", "Logs", "Train", "Evaluate and compare", "Recommend and explain", "Deploy")
-"""What a user wants to do, in the order in which the help lists it."""
 
 
 def command(

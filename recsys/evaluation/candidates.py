@@ -24,7 +24,6 @@ from recsys.inference.scorer import Seen, user_batches
 logger = logging.getLogger(__name__)
 
 CATALOGUE = "catalogue"
-"""The name of the full catalogue in protocols."""
 
 _SAMPLED = "sampled"
 _SAMPLED_WARNING = (

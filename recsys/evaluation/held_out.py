@@ -35,14 +35,12 @@ from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
 
 _LONGEST = 100
-"""The length of the longest lists of best items."""
 
 
 class HeldOut(NamedTuple):
     """The evaluation of a scorer on the targets of one part."""
 
     ranks: RankTable
-    """With segments."""
     best: TopKTable
     """The best items of the full catalogue after every history."""
     metrics: dict[str, float]
@@ -146,7 +144,6 @@ def evaluate_held_out(
 # --- Segments of targets --------------------------------------------------------------------------
 
 _HISTORY = {1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
-"""The name of each bucket of history lengths, by the length it starts at."""
 SEGMENTS = {
     "history": "length of the history",
     "purchase": "repeat (the item is in the history) or new",

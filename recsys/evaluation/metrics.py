@@ -21,7 +21,6 @@ from recsys.inference.ranking import NEVER
 
 Values = NDArray[np.float64]
 RESAMPLES = 1_000
-"""The number of bootstrap resamples of an interval."""
 _DRAWS_AT_ONCE = 1 << 22
 """The largest number of counts that a bootstrap holds in memory: 32 MiB."""
 
@@ -212,7 +211,6 @@ def chunks(rows: int, width: int) -> Iterator[int]:
 
 _ORDERED = ("next_ordered_recall", "next_ordered_ndcg")
 NEXT_LIST_METRICS = ("next_recall", "next_ndcg", "next_f1", *_ORDERED)
-"""The metrics of a list of next purchases, in the order of `next_list_metrics`."""
 
 
 def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str, Values]:
@@ -307,7 +305,6 @@ SOURCES: Mapping[str, Source] = {
     # Those of all lists together are computed where the dataset is (`catalogue_metrics`).
     **dict.fromkeys(("coverage", "gini", "novelty", "popularity_lift", "diversity"), "logged"),
 }
-"""The source of every kind of metric."""
 
 
 def source_of(metric: str) -> Source:

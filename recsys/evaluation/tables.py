@@ -62,7 +62,6 @@ class SavedTable:
     noun: ClassVar[str]
     """The kind of table, e.g. ``rank table``; it names the protocol in the file's metadata."""
     schema: ClassVar[dict[str, Any]]
-    """The columns that the table must have, with their types."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one Parquet file atomically, with the protocol and its SHA-256 in its metadata."""

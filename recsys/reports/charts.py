@@ -41,13 +41,11 @@ RUNS = (
     ("#4d1e1a", "#c94235"),
     ("#d17611", "#fcd40a"),
 )
-"""The colours of runs, the best run first."""
 COLOURS = (PAPER, INK, MUTED, RULE, *RUNS)
 _FORMS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 """Mark and stroke of the first seven runs, of the next seven and so on."""
 BROKEN: Any = {"color": MUTED[0], "linestyle": (0, (4, 3)), "linewidth": 1}
 _LETTERS = 50
-"""The length of the longest name in a legend."""
 _FONT = "system-ui, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 _RC: Any = {
     "svg.fonttype": "none",
@@ -81,7 +79,6 @@ class Style(NamedTuple):
 
 
 STYLES = [Style(light, *form) for form in _FORMS for light, _ in RUNS]
-"""The styles of runs, the best first; after 28 they repeat."""
 
 
 class Chart(NamedTuple):

@@ -35,7 +35,6 @@ _NUMBERS = (
     *("", "_low", "_high", "_difference", "_difference_low", "_difference_high"),
     *("_p_value", "_spread"),
 )
-"""The endings of the columns of one metric."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +49,6 @@ class ComparedRun:
     run_id: str
     """That of the first seed."""
     model: str
-    """The family of the model or baseline."""
     trained_on: str
     """The parts of the split it was fitted on: ``train``, or ``train, valid`` after a refit."""
     runs: tuple[EvaluatedRun, ...]

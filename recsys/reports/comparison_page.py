@@ -49,7 +49,6 @@ _SEGMENT_TITLES = {
     "purchase": "New items and repeats",
     "popularity_decile": "By popularity of the item",
 }
-"""The segments that are drawn; `Comparison.by_segment` has all."""
 
 
 def write_comparison_report(path: str | os.PathLike[str], comparison: Comparison) -> Path:

@@ -59,7 +59,6 @@ class Racer(NamedTuple):
 
     name: str
     description: str
-    """What it is, in words or settings."""
     points: tuple[RacePoint, ...]
     """Its measurements in the order of time; none if it could not be trained, one of a baseline."""
     outcome: str
@@ -94,16 +93,13 @@ class RunReport:
     comparison: Comparison
     """On the test targets: the answer first, then models and baselines to compare it with."""
     command: str
-    """The command that makes the run again."""
     date: datetime
     seconds: float
     findings: Sequence[Finding] = ()
-    """Those of the audit of the log."""
     choices: Sequence[Choice] = ()
     racers: Sequence[Racer] = ()
     """The models of the race and the baselines, in any order."""
     examples: Table | None = None
-    """See `examples_of`."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions, the machine and its peak memory, by name."""
 

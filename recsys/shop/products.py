@@ -12,7 +12,6 @@ import polars as pl
 from recsys.errors import InputError
 
 SEASONS = ("winter", "spring", "summer", "autumn")
-"""The seasons in which seasonal goods sell best; other goods sell all year."""
 
 
 _SHELVES = """
@@ -101,7 +100,6 @@ class Rule:
 
     name: str
     causes: tuple[str, ...]
-    """Product ids."""
     effect: str
     """Product id; each product is the effect of at most one rule."""
     probability: float

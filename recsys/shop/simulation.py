@@ -20,7 +20,6 @@ from recsys.shop.products import PLANTED, SEASONS, Rule, list_products
 
 OPENED = datetime(2023, 1, 1)  # noqa: DTZ001 (the timestamps of the log are naive)
 YEARS = 3
-"""The length of the shop's log."""
 MAX_DELAY = 3.0
 """The maximum number of the customer's own choices between the last cause and its effect; effects
 of other rules and repeats can occur between them as well."""
@@ -30,7 +29,6 @@ FEWEST_CHOICES, MOST_CHOICES = 5, 100
 """The range of own choices per customer. What follows from them adds half as many or more."""
 
 _YEAR = 365.25 * 24 * 3600
-"""A year in seconds."""
 _QUARTERS = 4 * YEARS
 
 
@@ -41,9 +39,7 @@ class Shop:
     interactions: pl.DataFrame
     """user_id, item_id, timestamp (full seconds, increasing for each user), by user and time."""
     products: pl.DataFrame
-    """item_id, name, category, by item_id."""
     rules: tuple[Rule, ...]
-    """The planted rules, with product ids."""
     truth: pl.DataFrame
     """One row per planted purchase: user_id, item_id, timestamp, position (in the user's history,
     from 0), rule (name), causes (list of item ids, all bought before)."""

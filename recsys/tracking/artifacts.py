@@ -6,18 +6,14 @@ from recsys.data.prepared import Part
 
 BUNDLE = "bundle"
 SETTINGS, REPORT = "experiment.yaml", "report.html"
-"""What an automatic run chose, and its page."""
 COMPARISON = "comparison"
-"""The folder of artifacts that holds the report of a comparison."""
 
 ANSWER = "answer"
-"""The tag that says in words what the answer of an automatic run is."""
 FIT_SECONDS = "fit_seconds"
 TUNE_SECONDS = "tune_seconds"
 BEST_EPOCH = "best_epoch"
 PARAMETERS = "parameters"
 PEAK_MEMORY = "peak_memory_mib"
-"""The name under which `recsys.machine` reports it."""
 PRECISION = "precision"
 """The parameter for the precision that ``training.precision: auto`` became."""
 COUNT_WEIGHT = "count_ensemble_weight"

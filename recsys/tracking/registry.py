@@ -33,7 +33,6 @@ NEEDED = (
     *("duckdb", "filelock", "mlflow", "narwhals", "numpy", "pandas", "polars", "pyarrow"),
     *("pydantic", "pyyaml", "rich", "safetensors", "scikit-learn", "scipy", "torch", "typer"),
 )
-"""The distributions that a served model needs."""
 
 
 class Registered(NamedTuple):

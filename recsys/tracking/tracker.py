@@ -51,7 +51,6 @@ class Tracker:
     client: MlflowClient
     run_id: str
     uri: str
-    """The store."""
     logged: frozenset[tuple[str, int]] = frozenset()
     """The metrics, by name and step, of a run that is resumed: they are not logged twice."""
     waiting: list[Callable[[], object]] = field(default_factory=list)

@@ -155,18 +155,6 @@ def test_what_sells_of_late_is_weighted_where_tastes_move_on(
     assert np.array_equal(again.for_all(candidates), added)
 
 
-def test_a_saved_ensemble_is_loaded_as_it_was(tmp_path: Path) -> None:
-    given, file = count_ensemble(repeat_weight=0.5), tmp_path / "count_ensemble.safetensors"
-    given.save(file)
-    loaded = CountEnsemble.load(file, 5)
-    assert (loaded.weight, loaded.repeat_weight) == (given.weight, given.repeat_weight)
-    assert loaded.counts.settings == given.counts.settings
-    assert torch.equal(loaded.counts.score(HISTORIES), given.counts.score(HISTORIES))
-    count_ensemble(weight=math.nan).save(file)
-    with pytest.raises(InputError, match="must be finite"):
-        CountEnsemble.load(file, 5)
-
-
 def forged(name: str, change: Callable[[Any], Any]) -> dict[str, Any]:
     counts = count_ensemble().counts
     tensors = {

@@ -98,9 +98,7 @@ def test_uninformative_baselines_are_excluded(
     assert neighbours.MAX_ITEMS == 20_000
 
 
-def test_the_latest_histories_have_the_newest_times(
-    tiny_dataset: PreparedDataset,
-) -> None:
+def test_the_latest_histories_have_the_newest_times(tiny_dataset: PreparedDataset) -> None:
     # Before the test targets: ann boots 0 gloves 1 hat 2, bob boots 0 hat 1 boots 2, cat gloves 0
     # boots 1, dan socks 0, eve hat 0 gloves 1, fay jacket 0 boots 1: two of thirteen at time 2.
     every = tiny_dataset.histories("test")

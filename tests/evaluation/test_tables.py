@@ -84,13 +84,9 @@ def test_one_row_of_lists_per_user() -> None:
     summary = table.summary()
     assert list(summary) == list(table.metrics())
     for name, interval in summary.items():
-        assert interval.mean == pytest.approx(table.values(name).mean())
-        assert interval.low <= interval.mean <= interval.high
-    assert table.summary() == summary
-    nobody = NextListTable(table.frame.head(0), table.protocol)
-    assert nobody.values("next_recall_at_3").shape == (0,)
+        assert interval.low <= interval.mean == pytest.approx(table.values(name).mean())
     with pytest.raises(ValueError, match="no targets"):
-        nobody.summary()
+        NextListTable(table.frame.head(0), table.protocol).summary()
 
 
 # --- Saved and loaded -----------------------------------------------------------------------------
