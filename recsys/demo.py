@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,12 +27,10 @@ Names = dict[str, str]
 def demo(experiment: Experiment, console: Console) -> None:
     """Build the shop, train both heads, compare, recommend, explain and check the planted rules.
 
-    Args:
-        experiment: a target-attention model of the shop; the ablation has the dot-product head.
-        console: the terminal.
+    The experiment is a target-attention model of the shop.
 
     Raises:
-        InputError: the model has no target attention.
+        InputError: it is not.
     """
     model = experiment.model
     if not isinstance(model, NextItemConfig) or not isinstance(model.head, TargetAttention):
@@ -69,9 +64,9 @@ def demo(experiment: Experiment, console: Console) -> None:
     console.rule("6. Look closer")
     console.print(
         f"All runs, metrics and pictures:\n"
-        f"{mlflow_link(experiment.tracking, program=_program('mlflow'))}\n"
+        f"{mlflow_link(experiment.tracking)}\n"
         f"More for a customer:\n"
-        f"  {_program('recsys')} recommend {attention.bundle} --user C00001 "
+        f"  recsys recommend {attention.bundle} --user C00001 "
         f"--data {dataset.path} -k 5",
         highlight=False,
         soft_wrap=True,
@@ -155,10 +150,3 @@ def shares(model: Recommender) -> Explain:
         return by_position
 
     return explain
-
-
-def _program(name: str) -> str:
-    """Return what to type to start a program of this environment."""
-    if shutil.which(name):
-        return name
-    return os.path.relpath(Path(sys.executable).parent / name)

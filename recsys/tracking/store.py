@@ -100,12 +100,10 @@ def write_tables(file: Path) -> None:
     SqlAlchemyStore(f"sqlite:///{file}", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine.dispose()
 
 
-def mlflow_link(
-    tracking: TrackingConfig, run_id: str | None = None, program: str = "mlflow"
-) -> str:
+def mlflow_link(tracking: TrackingConfig, run_id: str | None = None) -> str:
     """Return how to open the runs of an experiment, or one run: a command, if needed, and a link.
 
-    A user and password in the address of the store are left out; ``program`` starts MLflow.
+    A user and password in the address of the store are left out.
     """
     is_server = tracking.uri.startswith(("http://", "https://"))
     server = tracking.uri.rstrip("/") if is_server else "http://127.0.0.1:5000"
@@ -118,7 +116,7 @@ def mlflow_link(
     page += f"/{run_id}" if page and run_id else ""
     # MLflow 3.17's pages ignore the tag and open any experiment as one of traces, without this.
     link = f"{server}/#/experiments{page}?workflowType=machine_learning"
-    command = "" if is_server else f"{program} ui --backend-store-uri {tracking.uri}\n"
+    command = "" if is_server else f"mlflow ui --backend-store-uri {tracking.uri}\n"
     return without_password(command + link)
 
 
