@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 import recsys
 
@@ -86,27 +85,6 @@ def test_threads_are_as_many_as_the_process_may_use() -> None:
     bind = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}}); "
     assert python(f"{bind}{SHOW}", {})[0].endswith(" 1")
     assert python(f"{bind}{SHOW}", {"OMP_NUM_THREADS": "3"})[0].endswith(" 3")
-
-
-# --- A kind of model that fails ------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_kind_that_fails_drops_out_and_the_run_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """HSTU applies silu, which the other kind of the preset does not."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise IndexError("index 75 is out of bounds")
-
-    caplog.set_level("WARNING", logger="recsys")
-    monkeypatch.setattr(torch.nn.functional, "silu", fail)
-    log = sequences(120, 30, 30, noise=0.1)
-    recsys.fit(log, time_limit=15, preset="fast", name="faulty")
-    assert "not trained: IndexError: index 75 is out of bounds" in page_of("faulty")
-    said = [line for line in caplog.messages if "drops out" in line]
-    assert said == ["hstu drops out: IndexError: index 75 is out of bounds"]
 
 
 # --- The name of the answer ----------------------------------------------------------------------

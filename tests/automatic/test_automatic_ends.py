@@ -23,7 +23,6 @@ from recsys.config import (
     TrackingConfig,
     load_experiment,
 )
-from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import FinalScorer, fit
@@ -35,7 +34,7 @@ from recsys.training.refit import Fitted
 from tests.conftest import chains
 
 ITEMS = 40
-DIVERGED = InputError("training diverged in epoch 1: the loss is nan")
+FAULT = IndexError("index 75 is out of bounds")
 
 
 class Killed(BaseException):
@@ -62,7 +61,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """The best baseline is the answer at once."""
-    monkeypatch.setattr("recsys.automatic.racer.train", raises(DIVERGED))
+    monkeypatch.setattr("recsys.automatic.racer.train", raises(FAULT))
 
 
 @pytest.fixture
@@ -160,7 +159,7 @@ def test_if_no_model_can_be_trained_the_best_baseline_is_the_answer(
     assert fitted.answer.baseline == baselines[0].name
     assert len(fitted.other_runs) == len(baselines) - 1
     assert "and no model could be trained." in fitted.answer.sentence
-    assert f"not trained: {DIVERGED}" in fitted.page.read_text(encoding="utf-8")
+    assert f"not trained: IndexError: {FAULT}" in fitted.page.read_text(encoding="utf-8")
     assert not plan.out.with_name(".mine.race").exists()
 
 
