@@ -13,11 +13,11 @@ from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
 from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
-from recsys.data.log import KEPT, Log, conditions_of, filter_log, log_of_rows, read_log, settle
+from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log, settle
 from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest, read_own_table
 from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
-from recsys.data.tables import OpenTable, TableSource
+from recsys.data.tables import TableSource
 from recsys.data.times import is_compact
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, checked_path
@@ -66,7 +66,7 @@ def append(
         old = PreparedDataset.open(path)
         config = with_words(old.config, {"encoding": encoding})
         table, _, config = open_log(source, config, folder)
-        _refuse_what_needs_old_rows(old, table, config)
+        _refuse_what_needs_old_rows(old, config)
         try:
             columns, settled = settle(table, config)
             new = read_log(table, settled, columns)
@@ -125,7 +125,7 @@ def append(
 # --- What an append cannot do ---------------------------------------------------------------------
 
 
-def _refuse_what_needs_old_rows(old: PreparedDataset, table: OpenTable, config: DataConfig) -> None:
+def _refuse_what_needs_old_rows(old: PreparedDataset, config: DataConfig) -> None:
     """Refuse settings that cannot be applied without rows that the dataset does not have."""
     if old.manifest.columns.timestamp == ROW_ORDER:
         raise InputError(f"{old.path}: its times are numbers of the rows of its log: {_ANEW}")
@@ -137,12 +137,6 @@ def _refuse_what_needs_old_rows(old: PreparedDataset, table: OpenTable, config: 
             raise InputError(
                 f"{old.path}: {name} dropped {count:,} rows, which new ones may bring back or join "
                 f"in a session, and they are not kept: {_ANEW}"
-            )
-    for condition in conditions_of(config, table.names, table.origin).values():
-        if condition.compares_rows:
-            raise InputError(
-                f"{old.path}: data.where {condition.written!r} compares rows with others, and "
-                f"those it dropped are not kept: {_ANEW}"
             )
 
 

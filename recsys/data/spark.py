@@ -14,7 +14,7 @@ from recsys.config import Columns, DataConfig
 from recsys.data.database import MISSING_WORDS, name
 from recsys.data.log import conditions_of
 from recsys.data.tables import OpenTable, open_table
-from recsys.data.where import NoRowsLeftError, refused
+from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, one_line
 
 if TYPE_CHECKING:
@@ -98,9 +98,6 @@ def _keep(rows: DataFrame, config: DataConfig, origin: str, path: Path) -> dict[
             rows = rows.withColumn(field.name, F.when(~F.trim(value).isin(*MISSING_WORDS), value))
     dropped, left = {}, rows.count() if conditions else 0
     for reason, condition in conditions.items():
-        if condition.compares_rows:
-            rule = "compares a row with others, which Spark's workers cannot: filter the frame"
-            raise refused(condition.written, rule)
         rows = rows.filter(condition.sql.replace(chr(34), "`"))
         before, left = left, rows.count()
         dropped[reason] = before - left

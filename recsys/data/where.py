@@ -18,44 +18,16 @@ import duckdb
 import polars as pl
 
 from recsys.data.database import cursor, name, reason, text
-from recsys.errors import InputError, did_you_mean
+from recsys.errors import InputError
 
-_LITERAL = re.compile(r"""'(?:[^']|'')*'|"(?P<quoted>[^"']*)"|(?P<mark>&+|\|(?!\|)|\|\|)""")
-"""Text in single quotes, text or a name in double quotes, or & and |."""
 _CLASSES = {
     *("COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "OPERATOR", "FUNCTION", "CAST"),
-    *("BETWEEN", "CASE", "WINDOW", "TYPE"),
+    *("BETWEEN", "CASE", "TYPE"),
 }
 """What a condition may consist of, in the words of DuckDB's parser."""
 _ORDERS = {f"COMPARE_{order}THAN" for order in ("GREATER", "LESS")}
 _ORDERS |= {f"{order}OREQUALTO" for order in _ORDERS} | {"COMPARE_BETWEEN"}
 _MOST_CHOICES = 64
-_COMPUTING = frozenset(
-    """
-    + - * / // % ^ ** & | << >> @ || ~~ !~~ ~~* !~~* ~~~ abs sign round floor ceil ceiling trunc
-    sqrt exp ln log log2 log10 pow power mod greatest least nullif if isnan isinf isfinite lower
-    upper lcase ucase length len left right substr substring trim ltrim rtrim replace concat
-    concat_ws starts_with ends_with prefix suffix contains instr strpos position split string_split
-    str_split split_part like_escape not_like_escape ilike_escape not_ilike_escape regexp_matches
-    regexp_full_match regexp_extract regexp_extract_all regexp_replace year month day hour minute
-    second quarter week weekofyear yearweek weekday dayofweek dayofmonth dayofyear epoch epoch_ms
-    epoch_us epoch_ns date_part datepart date_trunc datetrunc date_diff datediff date_sub datesub
-    date_add last_day dayname monthname timezone make_date make_timestamp to_timestamp strftime
-    strptime try_strptime to_years to_months to_weeks to_days to_hours to_minutes to_seconds
-    list_value list_contains list_has list_has_any list_has_all list_extract list_element
-    array_length array_contains array_has element_at
-    """.split()  # noqa: SIM905 - to be read
-)
-"""Functions of numbers, text, dates and lists that compute from their arguments alone."""
-_OF_ROWS = frozenset(
-    """
-    count count_star count_if sum avg mean median mode min max any_value first last arg_min
-    arg_max min_by max_by bool_and bool_or stddev stddev_pop stddev_samp variance var_pop var_samp
-    quantile quantile_cont quantile_disc row_number rank dense_rank percent_rank cume_dist ntile
-    lag lead first_value last_value nth_value
-    """.split()  # noqa: SIM905 - to be read
-)
-"""Functions of several rows, which need a window."""
 _OF_UNITS = {
     "date_part",
     "datepart",
@@ -63,10 +35,23 @@ _OF_UNITS = {
     "datetrunc",
     "date_diff",
     "datediff",
-    "date_sub",
+    "strftime",
 }
-_OF_UNITS |= {"datesub", "strftime", "timezone"}
 """Functions of dates with a word or a form."""
+_COMPUTING = _OF_UNITS | frozenset(
+    """
+    + - * / // % ^ ** || ~~ !~~ ~~* !~~* ~~~ abs sign round floor ceil trunc sqrt exp ln log pow
+    power mod greatest least nullif if isnan isinf isfinite lower upper length left right substr
+    substring trim ltrim rtrim replace concat starts_with ends_with prefix suffix contains instr
+    strpos position string_split split_part like_escape not_like_escape ilike_escape
+    not_ilike_escape regexp_matches regexp_full_match regexp_extract regexp_replace year month day
+    hour minute second quarter week weekday dayofweek dayofmonth dayofyear epoch epoch_ms date_add
+    last_day dayname monthname make_date make_timestamp to_timestamp strptime try_strptime to_years
+    to_months to_weeks to_days to_hours to_minutes to_seconds list_value list_contains list_has
+    list_has_any list_has_all list_extract list_element array_length array_contains array_has
+    """.split()  # noqa: SIM905 - to be read
+)
+"""Functions of numbers, text, dates and lists that compute from their arguments alone."""
 _ROW = "number of the row"
 
 
@@ -86,8 +71,6 @@ class Condition:
     columns: tuple[str, ...]
     beside_text: frozenset[str]
     """The columns that it compares with text, so that 007 is not 7."""
-    compares_rows: bool
-    """Whether it has a window, such as avg(price) over ()."""
 
 
 def refused(where: str, why: str) -> InputError:
@@ -99,8 +82,7 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     """Return a condition whose parts compute from the row alone.
 
     Args:
-        where: an expression of SQL, e.g. ``event = 'purchase' and price > 5``. ``==`` is taken for
-            ``=``, and text may stand in double quotes too, as long as no column has its name.
+        where: an expression of SQL, e.g. ``event = 'purchase' and price > 5``.
         names: the columns of the table.
         origin: the name of the table in messages.
 
@@ -110,14 +92,7 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     >>> parse("price > 5 and kind == 'new'", ["price", "kind"], "log").columns
     ('price', 'kind')
     """
-
-    def rewrite(match: re.Match[str]) -> str:
-        if match["mark"] is not None:  # bits of numbers in SQL
-            raise refused(where, f"write and, or and not in place of {match['mark']}")
-        quoted = match["quoted"]
-        return match[0] if quoted is None or quoted in names else f"'{quoted}'"
-
-    sql = f"(\n{_LITERAL.sub(rewrite, where)}\n)"
+    sql = f"(\n{where}\n)"
     known = f"the columns of {origin} are {', '.join(names)}"
     with cursor() as connection:
         rows = connection.execute(f"select json_serialize_sql({text(f'select {sql}')})").fetchall()
@@ -127,18 +102,20 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
         raise refused(where, why)
     nodes = list(_expressions(tree))
     if not _is_one_expression(tree) or any(node["class"] not in _CLASSES for node in nodes):
-        raise refused(where, "must be one expression over the columns, without subqueries, stars")
+        raise refused(
+            where, "must be one expression over the columns, without subqueries, windows, stars"
+        )
     for node in nodes:
-        if node["class"] in ("FUNCTION", "WINDOW"):
-            _check_function(node, where)
+        called = node.get("function_name")
+        named = called is None or called in _COMPUTING
+        if not named or node.get("schema") or node.get("catalog"):
+            raise refused(where, f"{called} is no function that a condition may call")
     columns = dict.fromkeys(n["column_names"][0] for n in nodes if n["class"] == "COLUMN_REF")
     for column in columns:
         if column not in names:
-            hint = did_you_mean(column, names) or f"; text stands in quotes: '{column}'"
-            raise refused(where, f"no column {column!r}{hint}; {known}")
+            raise refused(where, f"no column {column!r} (text stands in single quotes); {known}")
     beside_text = frozenset(column for node in nodes for column in _beside_text(node))
-    compares_rows = any(node["class"] == "WINDOW" for node in nodes)
-    return Condition(where, sql, tuple(columns), beside_text, compares_rows)
+    return Condition(where, sql, tuple(columns), beside_text)
 
 
 def _is_one_expression(tree: Mapping[str, Any]) -> bool:
@@ -163,15 +140,6 @@ def _expressions(tree: object) -> Iterator[dict[str, Any]]:
     elif isinstance(tree, list):
         for child in tree:
             yield from _expressions(child)
-
-
-def _check_function(node: Mapping[str, Any], where: str) -> None:
-    called = node["function_name"]
-    if node.get("schema") or node.get("catalog") or called not in _COMPUTING | _OF_ROWS:
-        raise refused(where, f"{called} is no function that a condition may call")
-    if node["class"] == "FUNCTION" and called in _OF_ROWS:
-        why = f"{called} compares rows with others: write {called}(…) over ()"
-        raise refused(where, why)
 
 
 def _beside_text(node: Mapping[str, Any]) -> list[str]:

@@ -181,7 +181,6 @@ def test_rows_that_are_there_already_change_nothing(
         ({"min_user_interactions": 3}, "min_user_interactions dropped 2 rows"),
         ({"min_item_interactions": 2}, "min_item_interactions dropped 1 rows"),
         ({"session_gap": 12, "since": 15}, "since dropped 2 rows, which new ones may"),
-        ({"where": "timestamp <= avg(timestamp) over () + 20"}, "compares rows with others"),
     ],
 )
 def test_settings_that_need_old_rows_are_refused(

@@ -324,8 +324,3 @@ def test_refused_conditions(where: str, says: str) -> None:
     with pytest.raises(InputError) as caught:
         keep_where(EVENTS, where, "the log")
     assert says in str(caught.value)
-
-
-def test_text_in_double_quotes_is_a_column_if_there_is_one() -> None:
-    table = pl.DataFrame({"a": [1, 2], "b c": [1, 3]})
-    assert keep_where(table, 'a = "b c"', "the log").rows() == [(1, 1)]
