@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from html.parser import HTMLParser
 
 _VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -75,3 +77,9 @@ def html_faults(page: str) -> list[str]:
         if checker.counts.get(tag, 0) != 1
     ]
     return checker.faults + once + [f"<{tag}> is not closed" for tag in checker.open]
+
+
+def text_of(page: str) -> str:
+    """The words of a page, without its style and its charts."""
+    page = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())

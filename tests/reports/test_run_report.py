@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,7 +37,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from tests.conftest import Look
-from tests.helpers.html_faults import html_faults
+from tests.helpers.html_faults import html_faults, text_of
 from tests.helpers.rank_tables import ranked
 
 EVIL = "<script>alert(1)</script>"
@@ -108,12 +107,6 @@ def run_page(report: RunReport) -> str:
 @pytest.fixture(scope="module")
 def page(report: RunReport) -> str:
     return run_page(report)
-
-
-def text_of(page: str) -> str:
-    """The words of a page, without its style and its charts."""
-    page = re.sub(r"<(style|svg).*?</\1>", " ", page, flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 def test_the_page_has_every_part(report: RunReport, page: str) -> None:
