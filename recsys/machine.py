@@ -1,4 +1,4 @@
-"""The machine: its processors and how torch's threads share them, memory, and what is faster."""
+"""The machine: its processors and how torch's threads share them, and memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import ctypes
 import logging
 import os
 import resource
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,36 +92,3 @@ def peak_memory_mib() -> dict[str, float]:
         gpu = torch.cuda.max_memory_allocated() / (1 << 20)
         return {"peak_memory_mib": peak, "peak_gpu_memory_mib": gpu}
     return {"peak_memory_mib": peak}
-
-
-# --- Two ways timed side by side -----------------------------------------------------------------
-
-WORTHWHILE = 0.9
-"""The share of the usual way's time below which another one is taken: less is not worth a coarser
-rounding, and what a busy machine adds to one of the two does not decide."""
-
-
-def median_share(
-    one: Callable[[], object],
-    other: Callable[[], object],
-    clock: Callable[[], float] = time.perf_counter,
-    seconds: float = 0.1,
-) -> float:
-    """Return the median time of the first function as a share of that of the second.
-
-    Both are called in turn, so that what else the machine does slows both, five times at least; a
-    first call of each, which may compile kernels, is not counted. If the first function takes three
-    times as long, two calls are enough: processors without bf16 instructions emulate them.
-    """
-    one()
-    other()
-    times: tuple[list[float], list[float]] = ([], [])
-    started = clock()
-    while len(times[0]) < 5 or clock() - started < seconds:
-        for function, taken in zip((one, other), times, strict=True):
-            begun = clock()
-            function()
-            taken.append(clock() - begun)
-        if len(times[0]) == 2 and min(times[0]) > 3 * max(times[1]):
-            break
-    return statistics.median(times[0]) / statistics.median(times[1])

@@ -44,13 +44,9 @@ class ModelScorer:
     memory of the result and a constant. A user's scores do not depend on the other users, except
     for rounding.
 
-    Args:
-        model: scores the catalogue.
-        max_sequence_length: the number of latest items of a history that it reads.
-        head: scores in place of the model's own head, from that head's representations.
-        trained: the weights and the device of the model stay as they are while this scorer is used:
-            the catalogue is represented once, not in each call.
-        states: keeps encoded histories of this model between calls; none are kept if None.
+    A ``head`` scores in place of the model's own, from that head's representations. Where the model
+    is ``trained``, its weights and its device stay as they are while this scorer is used: the
+    catalogue is represented once, not in each call. ``states`` keeps encoded histories.
     """
 
     def __init__(

@@ -142,10 +142,6 @@ class RotaryPositions(nn.Module):
 
     The product of a rotated query and a rotated key depends on the two vectors and their distance
     only. Source: Su et al. 2021 (RoFormer), https://arxiv.org/abs/2104.09864
-
-    Args:
-        max_length: the number of positions.
-        width: d, even.
     """
 
     cosines: Tensor
@@ -180,14 +176,10 @@ def position_angles(max_length: int, width: int) -> Tensor:
 class MultiHeadAttention(nn.Module):
     """Attention in H heads of D / H features each, whose outputs are joined by a linear map.
 
-    Without a context it is self-attention, with one cross-attention.
+    Without a context it is self-attention, with one cross-attention. ``rotary`` rotates queries and
+    keys by their positions, if both are of the same sequence.
 
     Source: Vaswani et al. 2017, section 3.2.2, https://arxiv.org/abs/1706.03762
-
-    Args:
-        embedding_dim: D.
-        num_heads: H.
-        rotary: rotates queries and keys by their positions, if both are of the same sequence.
     """
 
     def __init__(

@@ -193,14 +193,9 @@ class EncoderBlock(nn.Module):
 class Encoder(nn.Module):
     """Positions, dropout, a stack of blocks, a last norm (as in `torch.nn.Transformer`).
 
-    Source: Kang and McAuley 2018 (SASRec, causal), https://arxiv.org/abs/1808.09781
+    Positions count from the end. In a causal encoder each sees only the items up to itself.
 
-    Args:
-        positions: maps position numbers [B, L], which count from the end, to vectors [B, L, D].
-        blocks: the stack.
-        embedding_dim: D.
-        dropout: of the sum of item embeddings and positions.
-        causal: whether each position sees only the items up to itself, not the entire sequence.
+    Source: Kang and McAuley 2018 (SASRec, causal), https://arxiv.org/abs/1808.09781
     """
 
     times: TimesRead = "none"

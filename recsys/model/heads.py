@@ -325,14 +325,8 @@ class KernelAttentionHead(Head, nn.Module):
     S_t are the decayed means of φ(m_j) ⊗ W_v m_j, which no candidate changes: all that a dot
     product can do, this head can. Candidates and purchases have prototypes and τ of their own,
     which start equal. W_u starts at zero: training starts from the dot product. The kernel of
-    features is that of linear attention (https://arxiv.org/abs/2006.16236).
-
-    Args:
-        embedding_dim: D.
-        prototypes: P.
-        value_dim: d.
-        half_life: the number of purchases after which attention halves: λ = ln 2 / half-life.
-        dropout: of the features of m_j.
+    features is that of linear attention (https://arxiv.org/abs/2006.16236). λ is ln 2 / half-life,
+    d the width of the values.
     """
 
     def __init__(

@@ -84,11 +84,8 @@ class SaveState(pl.Callback):
     """Saves the state of the training from time to time, after each epoch, and at a SIGTERM.
 
     Lightning's ModelCheckpoint also saves between the last step of an epoch and its validation,
-    which a training that resumes there would leave out, and at every exception.
-
-    Args:
-        recorder: the recorder of the epochs; it precedes this callback.
-        interval: seconds from one state to the next within an epoch.
+    which a training that resumes there would leave out, and at every exception. The recorder
+    precedes this callback; ``interval`` is in seconds.
     """
 
     def __init__(self, recorder: EpochRecorder, interval: float) -> None:
@@ -145,11 +142,7 @@ class CheckpointFile:
     """All that decides the result of the run, by dotted name; values are JSON."""
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint atomically; it holds its own SHA-256.
-
-        Raises:
-            CheckpointError: the file cannot be written.
-        """
+        """Replace the checkpoint atomically, or raise a `CheckpointError`; it holds its SHA-256."""
         chosen, tensors = checkpoint.chosen, dict[str, Tensor]()
 
         def name_of(name: str, tensor: Tensor) -> dict[str, str]:

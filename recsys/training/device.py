@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Callable
+import statistics
+import time
 from functools import cache
 from typing import Literal
 
@@ -13,7 +14,6 @@ import torch
 from torch import distributed
 
 from recsys.config import Experiment
-from recsys.machine import WORTHWHILE, median_share
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,8 @@ NO_CUBLAS_CONTEXT = "Attempting to run cuBLAS, but there was no current CUDA con
 a context there: nothing is wrong, and users cannot avoid it."""
 
 Precision = Literal["bf16", "float32"]
+_WORTHWHILE = 0.9
+"""The share of float32's time below which bf16 is taken: less is not worth a coarser rounding."""
 
 
 def processes() -> int:
@@ -76,7 +78,7 @@ def settle_precision(experiment: Experiment) -> Precision:
         settled, reason = "float32", "several processes on CPUs"
     else:
         share = bf16_share(experiment.model.embedding_dim)
-        settled = "bf16" if share < WORTHWHILE else "float32"
+        settled = "bf16" if share < _WORTHWHILE else "float32"
         reason = f"a product in bf16 took {share:.2f} times as long as in float32"
     logger.debug("precision: %s: %s", settled, reason)
     return settled
@@ -84,15 +86,29 @@ def settle_precision(experiment: Experiment) -> Precision:
 
 @cache
 def bf16_share(embedding_dim: int) -> float:
-    """Return the time of a product of states and candidates in bf16 as a share of float32's."""
+    """Return the median time of a product of states and candidates in bf16 as a share of float32's.
 
-    def product(dtype: torch.dtype) -> Callable[[], object]:
-        states = torch.ones(512, embedding_dim, dtype=dtype)
-        candidates = torch.ones(embedding_dim, 4096, dtype=dtype)
-        out = torch.empty(512, 4096, dtype=dtype)  # new memory costs more than the product
-        return lambda: torch.mm(states, candidates, out=out)
-
-    return median_share(product(torch.bfloat16), product(torch.float32))
+    Both are timed in turn: what else the machine does slows both. The first products, which may
+    compile kernels, do not count; two more are enough where bf16 is emulated.
+    """
+    times: dict[torch.dtype, list[float]] = {torch.bfloat16: [], torch.float32: []}
+    sides = [
+        (
+            torch.ones(512, embedding_dim, dtype=dtype),
+            torch.ones(embedding_dim, 4096, dtype=dtype),
+            torch.empty(512, 4096, dtype=dtype),  # new memory costs more than the product
+        )
+        for dtype in times
+    ]
+    for repeat in range(20):
+        for (states, candidates, out), taken in zip(sides, times.values(), strict=True):
+            started = time.perf_counter()
+            torch.mm(states, candidates, out=out)
+            taken.append(time.perf_counter() - started)
+        bf16, float32 = (taken[1:] for taken in times.values())
+        if repeat == 2 and min(bf16) > 3 * max(float32):
+            break
+    return statistics.median(bf16) / statistics.median(float32)
 
 
 def with_precision(experiment: Experiment, precision: Precision | None) -> Experiment:

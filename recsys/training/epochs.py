@@ -138,17 +138,8 @@ class EpochRecorder(pl.Callback):
     """Validates, keeps the best weights, reports the metrics, and decides when to stop.
 
     When patience is exhausted, a schedule that ends with a decay starts that decay early; training
-    stops once the decay gains nothing either.
-
-    Args:
-        module: the module whose weights are validated.
-        validate: ranks the validation targets under the weights of the module. If None, there is no
-            validation, and the last epoch counts as the best.
-        config: the training section.
-        epochs: the maximum number of epochs.
-        batches: the batches of an epoch.
-        report: see `Report`.
-        curve: the completed epochs.
+    stops once the decay gains nothing either. ``validate`` ranks the validation targets under the
+    weights of the module; if None, the last of ``epochs`` counts as the best.
     """
 
     def __init__(

@@ -207,12 +207,8 @@ class Schedule:
 class TrainingModule(pl.LightningModule):
     """Trains a model to predict every target.
 
-    Args:
-        model: the model.
-        config: loss and optimiser.
-        schedule: the learning-rate schedule.
-        interactions: of each item in training [I + 1], by item token.
-        exclude_seen: whether items seen before a target are excluded from its negatives.
+    ``interactions`` [I + 1] are those of each item in training, by item token; ``exclude_seen``
+    says whether items seen before a target are excluded from its negatives.
     """
 
     _interactions: Tensor

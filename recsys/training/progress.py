@@ -26,13 +26,7 @@ class ProgressLine(pl.Callback):
     """Shows one line for the entire training, or logs epochs if there is no terminal.
 
     The time left is that of the epochs left, by the mean of the complete ones; in the first, by its
-    steps.
-
-    Args:
-        name: the name of the training.
-        recorder: the recorder of the epochs, which precedes this callback.
-        progress: a view that is already shown, to which the line is added during the training. If
-            None, a new one is shown.
+    steps. The recorder precedes this callback. If no ``progress`` is shown already, a new one is.
     """
 
     def __init__(self, name: str, recorder: EpochRecorder, progress: Progress | None) -> None:

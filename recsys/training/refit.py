@@ -95,18 +95,8 @@ def train_and_refit(
 
     Both trainings of a warm start begin with its weights. If no epoch is better than these, there
     is nothing to repeat, and no refit. If only the validation part has new interactions, no epoch
-    can be chosen, and the refit takes all that are planned.
-
-    Args:
-        experiment: all settings.
-        dataset: the prepared dataset.
-        catalogue: its items.
-        valid: the validation targets.
-        found: the checkpoint to resume from. If None, training starts from the beginning.
-        report: called with each epoch of the first training.
-        save: called with the state from time to time.
-        progress: see `train`, also for what it raises.
-        warm: see `train`.
+    can be chosen, and the refit takes all that are planned. The training resumes from a checkpoint
+    that was found; ``report`` gets the epochs of the first one. See `train`.
     """
     planned, state = experiment.planned, None if found is None else found.state
     histories, epochs = dataset.histories("valid"), planned.training.max_epochs
