@@ -32,13 +32,8 @@ class ModelThread:
 
     A batch waits for as many requests as the one before it had, but at most ``gather_ms``: a
     request that comes alone never waits, and those that come within moments share a pass.
-
-    Args:
-        gather_ms: milliseconds that a batch waits at most.
-        most_waiting: the number of requests that may wait.
-        threads: the threads of torch; its default if None.
-        observe: is called, in the thread, with the key of each batch that was answered, its size,
-            and the seconds that it took.
+    ``observe`` is called with the key of each batch that was answered, its size, and the seconds
+    that it took.
     """
 
     def __init__(
@@ -52,7 +47,7 @@ class ModelThread:
         self._most_waiting = most_waiting
         self._threads = threads
         self.observe = observe
-        self._jobs: deque[_Job] = deque()
+        self.jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._expected = 1
@@ -67,11 +62,6 @@ class ModelThread:
         if self._thread.is_alive():
             self._thread.join()
 
-    @property
-    def waiting(self) -> int:
-        """The number of requests that wait."""
-        return len(self._jobs)
-
     def check_running(self) -> None:
         """Raise an `HTTPException` (503) unless requests are answered."""
         if self._stopping or not self._thread.is_alive():
@@ -82,15 +72,14 @@ class ModelThread:
 
         Raises:
             HTTPException: too many requests wait (429), or the thread is stopping (503).
-            Exception: what answering this query raised.
         """
         job = _Job(key, query, answer, asyncio.get_running_loop().create_future())
         with self._changed:
             self.check_running()
-            if len(self._jobs) >= self._most_waiting:
+            if len(self.jobs) >= self._most_waiting:
                 line = "too many requests wait: try again in a second"
                 raise HTTPException(429, line, {"retry-after": "1"})
-            self._jobs.append(job)
+            self.jobs.append(job)
             self._changed.notify()
         return await job.future
 
@@ -107,13 +96,13 @@ class ModelThread:
     def _next(self) -> list[_Job]:
         """Wait for the next batch; it is empty if the thread is to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._stopping)
+            self._changed.wait_for(lambda: self.jobs or self._stopping)
             self._changed.wait_for(
-                lambda: len(self._jobs) >= self._expected or self._stopping, self._gather
+                lambda: len(self.jobs) >= self._expected or self._stopping, self._gather
             )
-            size = min(len(self._jobs), _BATCH)
+            size = min(len(self.jobs), _BATCH)
             self._expected = max(1, size)
-            return [self._jobs.popleft() for _ in range(size)]
+            return [self.jobs.popleft() for _ in range(size)]
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         began = time.monotonic()

@@ -159,8 +159,8 @@ class _OfHistory(BaseModel, use_attribute_docstrings=True):
     skipped: int
     """How many items of the history are not in the catalogue."""
     assumed_gap: int | None
-    """The time between two interactions, on the scale of the training log, that was assumed because
-    the history has no times and the model reads them; null if none was."""
+    """The time between two interactions that was assumed because the history has no times and the
+    model reads them; null if none was."""
 
 
 class Item(BaseModel, use_attribute_docstrings=True):
@@ -180,8 +180,7 @@ class Items(_OfHistory):
 
     items: list[Item]
     source: Literal["model", "popularity"]
-    """popularity: no item of the history is known, so the most popular items are the answer, and
-    scores are counts of interactions."""
+    """popularity: no item of the history is known, and scores are counts of interactions."""
     unknown: list[Id] = []
     """Of scored items: the candidates that are not in the catalogue."""
 

@@ -75,12 +75,7 @@ class ServedModel:
 
     @classmethod
     def load(cls, settings: ServerSettings) -> ServedModel:
-        """Open the folders, and answer once, so that the first request is no slower than others.
-
-        Raises:
-            InputError: a folder cannot be opened, the model cannot retrieve, or the index is of
-                another model.
-        """
+        """Open the folders, and answer once, so that the first request is no slower than others."""
         state, states = state_of(settings), StateCache(settings.cache_bytes)
         folder = bundle_folder(settings.bundle, settings.tracking)
         bundle = replace(ModelBundle.open(folder), states=states)
@@ -116,11 +111,7 @@ class ServedModel:
         return self.recommender.read_histories(log.with_columns(pl.lit("user").alias(user)))
 
     def answer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
-        """Answer queries of one question, equal options and users who are given in one way.
-
-        Raises:
-            InputError: a user or an item is unknown; see `Recommender`.
-        """
+        """Answer queries of one question, equal options and users who are given in one way."""
         first = queries[0][0]
         if isinstance(first, SimilarRequest):
             best = self.recommender.similar_items(first.item_id, first.k)
@@ -136,7 +127,8 @@ class ServedModel:
         if isinstance(first, RecommendRequest):
             rows = self.recommender.recommend(users, retrieve=self.settings.retrieve, **options)
         else:
-            candidates, unknown = zip(*(self._known(asked) for asked, _ in queries), strict=True)
+            lists, unknown = zip(*(self._known(asked) for asked, _ in queries), strict=True)
+            candidates = lists if len(lists) > 1 else lists[0]  # those of all users are read sooner
             rows = self.recommender.score(users, candidates, **options)
         answers: list[dict[str, Any]] = [
             {"items": [], "source": "model" if length else "popularity", **said}
@@ -203,10 +195,6 @@ class Service:
     """Answers requests with a model that may be replaced between two of them.
 
     A request is read and answered by one and the same model, that of the moment it came.
-
-    Args:
-        model: the model to begin with.
-        threads: the threads of torch; its default if None.
     """
 
     def __init__(self, model: ServedModel, threads: int | None = None) -> None:
@@ -226,7 +214,7 @@ class Service:
         metrics, states = self.metrics, self.model.bundle.states
         metrics.batches.labels(key[0]).observe(size)
         metrics.model_seconds.labels(key[0]).observe(seconds)
-        metrics.waiting.set(self.thread.waiting)
+        metrics.waiting.set(len(self.thread.jobs))
         if states is not None:
             metrics.histories.labels("hit").inc(states.hits)
             metrics.histories.labels("miss").inc(states.misses)
