@@ -261,11 +261,7 @@ class ModelBundle:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> ModelBundle:
-        """Open a folder that `write` wrote, or the folder of a run that contains it.
-
-        Raises:
-            InputError: it is no bundle or of another version, or a file is not as it was written.
-        """
+        """Open a folder that `write` wrote, or the folder of a run that contains it."""
         refuse_fork()
         _opened_in.add(os.getpid())
         path = checked_path(path)
@@ -339,11 +335,7 @@ class ModelBundle:
 
     @cached_property
     def retriever(self) -> Scorer:
-        """The score without the part of target attention: finds the items worth ranking by it.
-
-        Raises:
-            InputError: the model has no target attention.
-        """
+        """The score without the part of target attention: finds the items worth ranking by it."""
         if not self.model.head.attends:
             raise InputError(
                 f"{self.path}: two stages need target attention, and {self.experiment.family} has "
@@ -354,11 +346,7 @@ class ModelBundle:
 
     @property
     def report(self) -> Path:
-        """The page of the automatic run that trained the model, beside the bundle.
-
-        Raises:
-            InputError: there is none, or another bundle has replaced this one.
-        """
+        """The page of the automatic run that trained the model, beside the bundle."""
         self._check_not_replaced()
         page = self.path.resolve().with_name("report.html")
         if not page.is_file():
@@ -366,12 +354,7 @@ class ModelBundle:
         return page
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """Copy the files of the bundle to another folder, atomically; a bundle there is replaced.
-
-        Raises:
-            InputError: items were added after training, another bundle has replaced this one, or
-                the path holds something else or cannot be written.
-        """
+        """Copy the bundle to another folder, atomically; a bundle there is replaced."""
         if len(self.item_table) != self.manifest.num_items:
             raise InputError(f"{self.path}: items were added after training: they cannot be saved")
         path = Path(path)

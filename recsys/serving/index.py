@@ -85,12 +85,7 @@ class BundleIndex:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], bundle: ModelBundle) -> BundleIndex:
-        """Open the index of a bundle.
-
-        Raises:
-            InputError: the folder is no index, is damaged or of another model; the scores of the
-                model are no dot products; or faiss is not installed.
-        """
+        """Open the index of a bundle; that of another model is refused."""
         folder = checked_path(path)
         return IndexManifest.load(folder, lambda manifest: cls._load(folder, manifest, bundle))
 
@@ -122,10 +117,7 @@ class BundleIndex:
 def query_encoder(bundle: ModelBundle) -> ModelScorer:
     """Return what turns histories into queries, and items into vectors, for an index.
 
-    With target attention that is the dot product, its first part.
-
-    Raises:
-        InputError: the model is a baseline, or has a count ensemble.
+    With target attention that is the dot product, its first part. Counts are refused.
     """
     if bundle.trained is None or bundle.count_ensemble is not None:
         raise InputError(

@@ -82,8 +82,8 @@ def _new_rows(
     """Read the rows of new items; their values take the types of the item table.
 
     Raises:
-        InputError: there are none; an id is missing, is in the catalogue already, occurs twice or
-            is of another type; a column of the features is missing.
+        InputError: there are none; an id is known already, occurs twice or is of another type; a
+            column of the features is missing.
     """
     new = read_table(source, origin=origin)
     needed = ["item_id"] if encoder is None else ["item_id", *encoder.columns]

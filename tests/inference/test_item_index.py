@@ -161,20 +161,6 @@ def test_all_lists_give_the_answers_of_exact_search(
     assert set(two["source"]) == {"model", "popularity"}
 
 
-def test_found_items_have_the_models_scores_in_their_order(
-    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
-) -> None:
-    bundle = bundle_of("target_attention")
-    exact = Recommender(bundle, dataset)
-    indexed = replace(exact, index=index_of(bundle, tmp_path / "index", 2))
-    found = indexed.recommend(k=5, retrieve=10)
-    scored = exact.score(candidates=found.select("user_id", "item_id"))
-    assert found["score"].to_list() == pytest.approx(scored["score"].to_list(), abs=1e-4)
-    assert found.select(pl.col("score").diff().max().over("user_id").max()).item() <= 0
-    best = exact.recommend(k=5, retrieve=10)
-    assert not found.equals(best), "two lists of many: some items are missed"
-
-
 def test_users_for_whom_too_few_items_are_found_get_exact_answers(
     bundle_of: Callable[[str], ModelBundle], tmp_path: Path
 ) -> None:
