@@ -47,6 +47,7 @@ def mirror() -> Path:
     folder = Path(os.environ.get("RECSYS_MIRROR") or beside)
     if not folder.is_dir():
         pytest.skip(f"no real logs: RECSYS_MIRROR names no folder and {beside} does not exist")
+    os.environ["RECSYS_MIRROR"] = str(folder.resolve())  # where named datasets look
     return folder.resolve()
 
 

@@ -94,7 +94,7 @@ class Baseline:
 
     def _candidates(self, dataset: PreparedDataset, seen: Seen) -> Sequence[Any]:
         """Return the settings to choose from: the published ones under the published protocol."""
-        published, location = dataset.manifest.origin, {"source", "mirror", "columns"}
+        published, location = dataset.manifest.origin, {"source", "columns"}
         settings = dataset.config.model_dump(exclude=location)
         usual = seen == "filter" and settings == DataConfig().model_dump(exclude=location)
         return [self.published[published]] if usual and published in self.published else self.grid

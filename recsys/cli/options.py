@@ -299,8 +299,8 @@ def find_dataset(experiment: Experiment) -> PreparedDataset:
     """Prepare the source of an experiment, unless that is already done."""
     config = experiment.data
     name = source_name(config.source)
-    settings = config.model_dump_json(exclude={"mirror"})
-    if settings != DataConfig(source=name).model_dump_json(exclude={"mirror"}):
+    settings = config.model_dump_json()
+    if settings != DataConfig(source=name).model_dump_json():
         # Other settings or another folder: another dataset.
         name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
     dataset = prepare(config.source, config, Path("data") / name)

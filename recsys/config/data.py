@@ -216,8 +216,6 @@ class DataConfig(Section):
     source: str = "shop"
     """A named dataset (`recsys data` lists them), the path of a log (CSV, TSV, Parquet, JSON lines,
     also with .gz or .zst), a folder of parts, or a pattern such as logs/*.parquet."""
-    mirror: str | None = None
-    """Folder of the files of named datasets; that of the variable RECSYS_MIRROR if None."""
     columns: Columns | None = None
     """Column names of the log. Others are those of the named dataset, or user_id, item_id,
     timestamp, or are guessed where names and types leave no doubt."""

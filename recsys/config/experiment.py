@@ -317,7 +317,7 @@ class Experiment(Section):
             InputError: the experiment explicitly sets another value, except of where the log is and
                 how its columns are named.
         """
-        for name in sorted(self.data.model_fields_set - {"source", "mirror", "columns"}):
+        for name in sorted(self.data.model_fields_set - {"source", "columns"}):
             wanted, given = getattr(self.data, name), getattr(prepared, name)
             if wanted != given:
                 raise InputError(

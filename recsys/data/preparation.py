@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
-_NO_CONTENT = {"source", "mirror", "columns", "header", "encoding", "time_format"}
+_NO_CONTENT = {"source", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 _ROW_GROUP = 1 << 18
 """Rows that are written, or become text for the fingerprint, at a time."""
@@ -118,7 +118,7 @@ def open_log(
     if dataset is None:
         options: dict[str, Any] = {"header": config.header, "encoding": config.encoding}
         return open_table(source, **options, work=folder, memory=memory), None, config
-    rows, items = read_named(dataset, config.mirror)
+    rows, items = read_named(dataset)
     columns = config.columns or dataset.columns
     table = open_table(rows, dataset.name, work=folder, memory=memory)
     return table, items, config.model_copy(update={"columns": columns})
@@ -204,7 +204,7 @@ def build(
     if len(outside):  # which an append may move into the catalogue
         outside.to_frame().write_parquet(folder / OUTSIDE)
     config = config.model_copy(update={"split": split, "time_format": log.time_format})
-    settings = config.model_dump(mode="json", exclude={"source", "mirror", "columns"})
+    settings = config.model_dump(mode="json", exclude={"source", "columns"})
     content = {key: value for key, value in settings.items() if key not in _NO_CONTENT}
     train, valid, test = np.diff(cuts.sum(axis=0, dtype=np.int64), prepend=0).tolist()
     _warn(log, arrays, valid + test)

@@ -115,7 +115,7 @@ def test_lists_of_next_purchases(
 ) -> None:
     """Hours. BUNDLES names a folder of runs (CONFIG-s2s-s0/bundle, …) to look at instead."""
     path = CONFIGS / f"{config}.yaml"
-    experiment = load_experiment(path, [f"data.mirror={mirror}"])
+    experiment = load_experiment(path)
     dataset = prepare(experiment.data.source, experiment.data, tmp_path / "data")
     folder = Path(os.environ.get("BUNDLES", tmp_path))
     found: dict[str, list[Figures]] = {}

@@ -44,10 +44,9 @@ def described(name: str, mirror: Path, folder: Path) -> PreparedDataset:
     config = DataConfig(source=name)
     if name == "online-retail-ii":
         config = load_experiment(CONFIGS / "online-retail-ii.yaml").data
-    config = config.model_copy(update={"mirror": str(mirror)})
     dataset = find_named_dataset(config.source)
     assert dataset is not None
-    _, items = read_named(dataset, config.mirror)
+    _, items = read_named(dataset, str(mirror))
     assert items is not None
     words = [items[column].cast(pl.String).fill_null("") for column in items.columns[1:]]
     texts = [" ".join(row).replace("|", " ") for row in zip(*words, strict=True)]

@@ -129,7 +129,7 @@ def test_day_after_day_is_anew(fields: dict[str, Any], late: bool, tmp_path: Pat
 def test_every_setting_of_data_is_tried() -> None:
     """A new setting must be applied to new rows alone, or refused."""
     tried = {name for fields in FIXED.values() for name in fields}
-    assert tried | {"source", "mirror", "header", "encoding"} == set(DataConfig.model_fields)
+    assert tried | {"source", "header", "encoding"} == set(DataConfig.model_fields)
 
 
 OLD = pl.DataFrame(

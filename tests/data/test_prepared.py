@@ -91,7 +91,7 @@ def test_the_fingerprint_covers_only_settings_and_content(tmp_path: Path) -> Non
     LOG.write_parquet(tmp_path / "log.parquet")
     frames = [LOG, pd.DataFrame(LOG.to_dict(as_series=False)), LOG.lazy()]
     sources: list[Any] = [*frames, tmp_path / "log.csv", str(tmp_path / "log.parquet")]
-    config = DataConfig(mirror="unused", source="unused")
+    config = DataConfig(source="unused")
     prints = {prepare(s, config, tmp_path / f"{n}").fingerprint for n, s in enumerate(sources)}
     assert len(prints) == 1
     more = DataConfig(min_user_interactions=2)
@@ -221,7 +221,7 @@ def test_open_refuses_arrays_that_do_not_fit(
 def test_real_logs(
     name: str, users: int, items: int, targets: int, dropped: int, mirror: Path, tmp_path: Path
 ) -> None:
-    dataset = prepare(name, DataConfig(mirror=str(mirror)), tmp_path / "out")
+    dataset = prepare(name, DataConfig(), tmp_path / "out")
     test = dataset.holdout("test")
     assert (dataset.num_users, dataset.num_items) == (users, items)
     assert (len(test.targets), test.dropped, len(test.histories)) == (targets, dropped, targets)

@@ -43,7 +43,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "k_core": st.booleans(),
     "split": st.sampled_from(SPLITS),
 }
-NOT_OF_A_HISTORY = {"source", "mirror", "header", "encoding"}
+NOT_OF_A_HISTORY = {"source", "header", "encoding"}
 """Settings that say where the log is, and how it is written."""
 
 

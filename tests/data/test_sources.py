@@ -124,7 +124,7 @@ def test_online_retail_cleaning(tmp_path: Path) -> None:
 def test_counts_as_described(name: str, mirror: Path) -> None:
     dataset = DATASETS[NAMES.index(name)]
     _, items = read_named(dataset, str(mirror))
-    table = read(name, DataConfig(mirror=str(mirror))).table()
+    table = read(name, DataConfig()).table()
     assert len(table) == dataset.interactions
     assert table["user_id"].n_unique() == dataset.users
     assert table["item_id"].n_unique() == dataset.items

@@ -71,7 +71,7 @@ class InOrder:
 @pytest.mark.parametrize("name", PUBLISHED_PCTM)
 def test_published_figures(name: str, mirror: Path, tmp_path: Path) -> None:
     """NDCG@10 and HR@10 under protocol P."""
-    data = prepare(name, DataConfig(source=name, mirror=str(mirror)), tmp_path / "data")
+    data = prepare(name, DataConfig(source=name), tmp_path / "data")
     holdout = data.holdout("test")
     users = {"ml-1m": (6_038, 2), "amazon-beauty": (22_311, 52), "amazon-sports": (35_539, 59)}
     assert (len(holdout.targets), holdout.dropped) == users[name]

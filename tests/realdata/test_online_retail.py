@@ -20,7 +20,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "online-retail-ii.yaml"
 
 @pytest.fixture(scope="module")
 def dataset(mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    config = load_experiment(CONFIG, [f"data.mirror={mirror}"]).data
+    config = load_experiment(CONFIG).data
     return prepare(config.source, config, tmp_path_factory.mktemp("retail") / "out")
 
 

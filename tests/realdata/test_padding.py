@@ -20,7 +20,7 @@ WINDOWS: list[Windows] = ["newest", "all"]
 @pytest.mark.parametrize("log", ["ml-1m", "amazon-beauty"])
 def test_less_than_a_twentieth_is_padding(log: str, mirror: Path, tmp_path: Path) -> None:
     experiment = load_experiment(CONFIGS / f"{log}.yaml")
-    data = DataConfig(source=log, mirror=str(mirror))
+    data = DataConfig(source=log)
     histories = prepare(log, data, tmp_path / "data").histories("test")
     length, tokens = experiment.model.max_sequence_length, experiment.training.batch_tokens
     for windows in WINDOWS:

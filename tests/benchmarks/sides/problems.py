@@ -66,7 +66,7 @@ def problem_of(log: str, folder: Path) -> Problem:
     """Training histories and validation targets: real where RECSYS_MIRROR is set."""
     if "RECSYS_MIRROR" not in os.environ:
         return _alike(*_SHAPES[log])
-    data = _experiment(log, [f"data.mirror={os.environ['RECSYS_MIRROR']}"]).data
+    data = _experiment(log).data
     dataset = prepare(data.source, data, folder / "data")
     held_out = dataset.holdout("valid")
     histories = held_out.histories.take(held_out.history_rows)
