@@ -1,9 +1,7 @@
-"""Whole commands, killed at random moments: nothing is lost, and they can be repeated."""
+"""Whole commands, killed: nothing is lost, and they can be repeated."""
 
 from __future__ import annotations
 
-import os
-import random
 import sqlite3
 import time
 from contextlib import closing
@@ -28,9 +26,6 @@ AUTOMATIC = ["run", "log.csv", "--name", "automatic", "--preset", "fast", "--tim
 COMMANDS: list[list[str]] = [
     ["prepare", "log.csv", "--out", "data/log"],
     ["train", "mine.yaml", "--data", "data/log"],
-    ["recommend", "runs/mine", "log.csv", "--out", "best.parquet"],
-    ["compare", "--report", "report"],
-    AUTOMATIC,
 ]
 
 
@@ -48,34 +43,9 @@ def assert_whole(home: Path) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    write_home(tmp_path)
+    make_shop(seed=0, num_customers=60).interactions.write_csv(tmp_path / "log.csv")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CONFIG))
     return tmp_path
-
-
-def write_home(home: Path) -> None:
-    make_shop(seed=0, num_customers=60).interactions.write_csv(home / "log.csv")
-    (home / "mine.yaml").write_text(yaml.safe_dump(CONFIG))
-
-
-@pytest.mark.soak
-def test_kills_at_random_moments(home: Path) -> None:
-    chance = random.Random(0)  # noqa: S311 - no secret
-    seconds = []
-    for words in COMMANDS:
-        began = time.monotonic()
-        code, printed = finish(home, words)
-        assert code == 0, printed
-        seconds.append(time.monotonic() - began)
-    for trial in range(int(os.environ.get("KILLS", "100"))):
-        number = trial % len(COMMANDS)
-        process = start(home, COMMANDS[number])
-        time.sleep(chance.uniform(0, seconds[number]))
-        kill(process)
-        assert_whole(home)
-    for words in COMMANDS:
-        code, printed = finish(home, words)
-        assert code == 0, printed
-    assert_whole(home)
 
 
 @pytest.mark.slow
