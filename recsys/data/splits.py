@@ -50,8 +50,7 @@ def cut_points(split: Split, timestamps: Int64s, offsets: Int64s) -> Int32s:
             cuts = _cut_times(split, timestamps)
             return _by_blocks(lambda t, ends: global_time(t, ends, cuts), timestamps, offsets)
         case UserHoldout():
-            fractions = split.valid_fraction, split.test_fraction
-            return user_holdout(lengths, *fractions, np.random.default_rng(split.seed))
+            return user_holdout(lengths, split)
     raise InputError(
         "data.split: a backtest has one dataset per fold and cannot be prepared as one: see "
         "recsys backtest"
@@ -137,22 +136,20 @@ def kth_latest(times: Int64s, k: int) -> int:
     return low
 
 
-def user_holdout(
-    lengths: Int64s, valid_fraction: float, test_fraction: float, generator: np.random.Generator
-) -> Int32s:
+def user_holdout(lengths: Int64s, split: UserHoldout) -> Int32s:
     """Assign each user, with all interactions, to training, validation or test, at random.
 
     A user with n interactions [U] has the cuts (n, n, n) in training, (0, n, n) in validation and
     (0, 0, n) in test. At least one user is in each, else it is an `InputError`.
     """
-    fractions = (valid_fraction, test_fraction)
+    fractions = split.valid_fraction, split.test_fraction
     valid, test = (max(1, round(fraction * len(lengths))) for fraction in fractions)
     if valid + test >= len(lengths):
         raise InputError(
             f"data.split: of {len(lengths)} users {valid} are for validation and {test} for test: "
             "none is left for training"
         )
-    drawn = generator.permutation(len(lengths))
+    drawn = np.random.default_rng(split.seed).permutation(len(lengths))
     cuts = np.repeat(lengths[:, None], 3, axis=1)
     cuts[drawn[: valid + test], 0] = 0
     cuts[drawn[:test], 1] = 0
