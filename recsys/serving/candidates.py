@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import narwhals as nw
 import numpy as np
@@ -32,13 +32,8 @@ Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[A
 item ids for all users; or lists of item ids by user id, or for users 0, 1, …."""
 
 
-class RawCandidates(NamedTuple):
-    """N candidates in the caller's order."""
-
-    items: pl.Series
-    """Shape [N]: item ids."""
-    users: pl.Series | None
-    """Shape [N]: the user that each is a candidate of; None: all are candidates of every user."""
+RawCandidates = tuple[pl.Series, pl.Series | None]
+"""N item ids, and the user that each is a candidate of; None: all are candidates of every user."""
 
 
 def read_candidates(
@@ -50,8 +45,8 @@ def read_candidates(
         InputError: the table cannot be read or lacks a column; an id is missing, or is neither an
             integer nor text.
 
-    >>> ragged = read_candidates([["hat"], [], ["hat", "boots"]], Columns())
-    >>> ragged.items.to_list(), ragged.users.to_list()
+    >>> items, users = read_candidates([["hat"], [], ["hat", "boots"]], Columns())
+    >>> items.to_list(), users.to_list()
     (['hat', 'hat', 'boots'], [0, 2, 2])
     """
     source, place = lists_of(source), "candidate items"
@@ -60,13 +55,13 @@ def read_candidates(
         source = series.to_list() if isinstance(series, nw.Series) else series.tolist()
     if isinstance(source, Sequence) and not isinstance(source, str):
         if not any(isinstance(ids, list | tuple | np.ndarray | pl.Series) for ids in source):
-            return RawCandidates(id_series(source, place), None)
+            return id_series(source, place), None
         source = dict(enumerate(source))
     if isinstance(source, Mapping):
         items, offsets = joined_lists(source, source.values(), "candidates", place)
         users = id_series(source, "users of the candidates")
         owners = np.repeat(np.arange(len(users)), np.diff(offsets))
-        return RawCandidates(items, users.gather(owners))
+        return items, users.gather(owners)
     origin = str(source) if isinstance(source, str | os.PathLike) else "candidates"
     table = read_table(cast("TableSource", source), origin=origin)
     user, item = (
@@ -80,7 +75,7 @@ def read_candidates(
         typed = column.dtype.is_integer() or column.dtype == pl.String
         if not typed or column.null_count():
             ids[name] = id_series(column, f"{origin}: column {name!r}")
-    return RawCandidates(ids[item], ids.get(user))
+    return ids[item], ids.get(user)
 
 
 def chosen_items(
@@ -97,12 +92,12 @@ def chosen_items(
     columns, catalogue = bundle.experiment.data.columns or Columns(), bundle.vocabulary
     allowed = np.full(len(catalogue) + 1, allow is None)
     if allow is not None:
-        items = read_candidates(allow, columns, items_only=True).items
+        items, _ = read_candidates(allow, columns, items_only=True)
         tokens = catalogue.encode(items)
         report_unknown(tokens, items, catalogue, "allowed item", "catalogue", strict=False)
         allowed[tokens] = True
     if deny is not None:
-        allowed[catalogue.encode(read_candidates(deny, columns, items_only=True).items)] = False
+        allowed[catalogue.encode(read_candidates(deny, columns, items_only=True)[0])] = False
     if where is not None:
         allowed &= _meets(bundle.item_table, where)
     allowed[PAD] = False
@@ -163,20 +158,18 @@ def pairs_of(
     Raises:
         InputError: an item or a user is unknown: see `report_unknown`.
     """
-    items = candidates.items
+    items, owners = candidates
     tokens = catalogue.encode(items)
     about = "candidate item", "catalogue"
     known = report_unknown(tokens, items, catalogue, *about, strict=strict)
-    if candidates.users is None:
+    if owners is None:
         tokens, users = tokens[known], np.arange(len(user_ids))
         rows = np.flatnonzero(known) if len(users) == 1 else None
         return (np.repeat(users, len(tokens)), np.tile(tokens, len(users))), rows
     vocabulary = Vocabulary(user_ids)
-    owners = vocabulary.encode(candidates.users).astype(np.int64)
-    known &= report_unknown(
-        owners, candidates.users, vocabulary, "user", "histories", strict=strict
-    )
-    return (owners[known] - 1, tokens[known]), np.flatnonzero(known)
+    numbers = vocabulary.encode(owners).astype(np.int64)
+    known &= report_unknown(numbers, owners, vocabulary, "user", "histories", strict=strict)
+    return (numbers[known] - 1, tokens[known]), np.flatnonzero(known)
 
 
 def pair_batches(

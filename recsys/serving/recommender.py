@@ -235,7 +235,7 @@ class Recommender:
         """
         raw = read_candidates(candidates, self.bundle.experiment.data.columns or Columns())
         if histories is None and users is None and self.dataset is not None:
-            users = None if raw.users is None else _known_of(raw.users, self.dataset)
+            users = None if raw[1] is None else _known_of(raw[1], self.dataset)
         queries = self._queries(histories, users, at)
         catalogue = self.bundle.vocabulary
         (owners, items), rows = pairs_of(raw, queries.user_ids, catalogue, strict=strict)

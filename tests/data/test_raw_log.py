@@ -223,7 +223,7 @@ def test_ids_with_zeros_behind_a_point_are_those_of_the_dataset(form: str, tmp_p
     plain = reader.read(log)
     assert found.user_ids.to_list() == [7, 12]
     assert found.histories.items.tolist() == plain.histories.items.tolist()
-    candidates = read_candidates(pointed.select("user_id", "item_id"), Columns())
-    assert candidates.items.to_list() == log["item_id"].to_list()
-    assert candidates.users is not None
-    assert candidates.users.to_list() == log["user_id"].to_list()
+    items, users = read_candidates(pointed.select("user_id", "item_id"), Columns())
+    assert items.to_list() == log["item_id"].to_list()
+    assert users is not None
+    assert users.to_list() == log["user_id"].to_list()
