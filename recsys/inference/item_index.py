@@ -45,9 +45,7 @@ class ItemIndex:
     lists: NDArray[np.int32]
     """Shape [I]: the list of each item, 0 to L - 1; entry i is item token i + 1."""
     probes: int
-    """The number of lists that a search reads."""
     searched: faiss.IndexIVFFlat
-    """The lists, with the vectors of their items."""
 
     @classmethod
     def build(cls, vectors: NDArray[np.float32], probes: int = 1) -> ItemIndex:
@@ -138,7 +136,6 @@ class IndexedScorer:
     exact: Scorer
     """Answers users whom the index cannot."""
     ranker: Scorer
-    """Scores the items that were found."""
     encoder: ModelScorer
     """Turns histories into the queries of the index."""
     index: ItemIndex

@@ -148,7 +148,6 @@ class ModelScorer:
             return self._catalogue()[0][1:].detach()
 
     def _catalogue(self) -> CandidateRepresentation:
-        """The representation of PAD and all items."""
         if self._kept is not None:
             return self._kept
         catalogue = self._head.represent_candidates(self._model.items.table())
@@ -298,7 +297,6 @@ class StateCache:
 
 
 def _key(model: Model, history: Histories) -> tuple[bytes, ...]:
-    """Return what the model reads of one history."""
     times = history.padded_times() if model.times != "none" else None
     read = [history.items, times, *(history.padded_features() or ())]
     return tuple(array.tobytes() for array in read if array is not None)

@@ -18,7 +18,6 @@ from recsys.model.heads import (
 from recsys.model.models import Model, ModelInputs
 
 _TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
-"""What a model reads of times, from least to most."""
 
 
 class AveragedModel(Model):

@@ -130,7 +130,6 @@ class BlockSettings:
     rotary: RotaryPositions | None = None
     """Rotates the queries and keys of self-attention; shared, since it learns nothing."""
     filtered: bool = False
-    """Whether an encoder block has a `CausalFilter` beside its self-attention."""
 
     def attention(self) -> MultiHeadAttention:
         """Self-attention or cross-attention."""
@@ -237,7 +236,6 @@ class Encoder(nn.Module):
         return self.norm(last.encode_last(x, lengths))  # type: ignore[no-any-return]
 
     def _placed(self, embedded: Tensor, lengths: Tensor) -> Tensor:
-        """The input of the blocks [B, L, D]."""
         if self.positions is not None:
             embedded = embedded + self.positions(positions_from_end(lengths, embedded.shape[1]))
         return self.dropout(embedded)  # type: ignore[no-any-return]

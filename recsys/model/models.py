@@ -160,7 +160,6 @@ class MaskedItemModel(Model):
         return self.head.represent_history(states, states), F.pad(items, (0, count - 1))
 
     def _embedded(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """The inputs of the encoder [B, L, D]."""
         masked = _is_masked(items, lengths)[..., None]
         embedded = torch.where(masked, self.mask, self.items(items))
         return embedded * math.sqrt(self.items.embedding_dim)

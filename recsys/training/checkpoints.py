@@ -35,7 +35,6 @@ class TrainingState:
     checkpoint: Mapping[str, Any]
     """What Lightning restores: nested dictionaries and lists of tensors and plain values."""
     curve: Curve = field(default_factory=Curve)
-    """The completed epochs."""
 
     @property
     def epoch_has_ended(self) -> bool:

@@ -40,9 +40,7 @@ class EarlyDecay(NamedTuple):
     """When patience was exhausted and the learning rate began to decay ahead of schedule."""
 
     epoch: int
-    """Number of epochs completed by then."""
     step: int
-    """Number of steps in those epochs."""
 
 
 @dataclass
@@ -61,7 +59,6 @@ class Curve:
     precision: Precision | None = None
     """The precision that was settled on; None before the first step."""
     interrupted: bool = False
-    """Whether Ctrl-C ended the training."""
     start: dict[str, float] = field(default_factory=dict)
     """Metrics of a warm start, which is epoch 0, where it may be the best; empty otherwise."""
 
@@ -130,7 +127,6 @@ class EpochAverage(WeightAveraging):
 
 
 def _averaged(average: Tensor, weight: Tensor, before: Tensor | int) -> Tensor:
-    """Return the average of a weight after another epoch than the number ``before``."""
     return average.lerp(weight, (_EMPHASIS + 1) / (int(before) + 1 + _EMPHASIS))
 
 
@@ -179,7 +175,6 @@ class EpochRecorder(pl.Callback):
 
     @property
     def _hold_epochs(self) -> int:
-        """Number of epochs before the decay."""
         early = self.curve.early_decay
         return self._epochs - self._decay_epochs if early is None else early.epoch
 

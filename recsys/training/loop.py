@@ -66,7 +66,6 @@ class WarmStart:
     """The model that a training starts from, and the mixture of histories that it reads."""
 
     weights: Mapping[str, Tensor]
-    """The weights of the model, by name."""
     tokens: NDArray[np.int32]
     """Shape [I + 1]: the token that each item of the catalogue has in that model; PAD if none."""
     untrained: NDArray[np.bool_]

@@ -71,7 +71,6 @@ class ProgressLine(pl.Callback):
         )
 
     def _show(self, steps_done: float, loss: str = "") -> None:
-        """Show a share of the steps of the current epoch."""
         if self._task is None:
             return
         curve, last, spent = self._recorder.curve, self._recorder.last_epoch, self._recorder.seconds
