@@ -243,10 +243,10 @@ def test_a_model_that_does_not_fit_on_the_gpu_stays_on_the_cpu(
     monkeypatch.setattr(nn.Module, "to", to)
     before = recommender.recommend(HISTORIES, k=2)
     recommender.bundle.use_gpu()
-    problem = f"{tiny_bundle.path}: the model needs more memory than is free on the GPU"
+    problem = f"{tiny_bundle.path}: the model needs more memory than the GPU has"
     assert caplog.messages == [f"{problem}: it stays on the CPU"]
     assert_close(recommender.recommend(HISTORIES, k=2), before, "recommend")
-    with pytest.raises(InputError, match="needs more memory than is free on the GPU"):
+    with pytest.raises(InputError, match="needs more memory than the GPU has"):
         ServedModel.load(ServerSettings(tiny_bundle.path, gpu=True))
     assert not moved
 
