@@ -155,6 +155,8 @@ def test_the_epochs_of_a_small_log_are_more_unless_they_are_named(dataset: Prepa
         changed = planned(small, own)
         usual = parse_experiment({}, [small, own]).training
         assert changed == usual.model_copy(update={"max_epochs": default.max_epochs})
+    member = "{model: {max_sequence_length: 10}, max_epochs: 3}"
+    assert planned(f"model={{kind: averaged, members: [{member}, {member}]}}").max_epochs == 40
     for many in ("training.batch_tokens=10", "training.validate_every=5"):
         changed = planned("training.batch_tokens=10", many)
         assert changed == parse_experiment({}, ["training.batch_tokens=10", many]).training

@@ -69,6 +69,10 @@ def test_a_model_overrides_its_dataset_which_overrides_the_suite(tmp_path: Path)
     assert suite.experiment(every).evaluation.seen == "allow"
     assert suite.experiment(every).evaluation.cutoffs == (2,)
     assert suite.experiment(unseen).evaluation.seen == "filter"
+    plain = {"name": "plain", "count_ensemble": None}
+    suite = make_suite(tmp_path, models=[plain, {"name": "counts"}], count_ensemble={})
+    models = [suite.experiment(every, model) for model in suite.models]
+    assert [model.count_ensemble is not None for model in models] == [False, True]
 
 
 @pytest.mark.parametrize(
