@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-import recsys
 from recsys.baselines.tuned import BASELINES
 from recsys.cli.options import PANELS
 from recsys.shop.simulation import make_shop
@@ -171,17 +170,6 @@ def test_generate_writes_lists(terminal: Terminal) -> None:
         refuse(terminal, (*words, *wrong), message)
 
 
-def test_the_python_api_has_the_same_shape(terminal: Terminal) -> None:
-    frame = pl.read_csv("purchases.csv", try_parse_dates=True).to_pandas()
-    frame.columns = ["user_id", "item_id", "timestamp"]
-    data = recsys.prepare(frame, out="data/frame")
-    run = recsys.train("small.yaml", data, overrides=["training.max_epochs=1", "name=frame"])
-    best = recsys.load(run.bundle, data).recommend(frame, k=2)
-    assert type(best) is type(frame)
-    assert len(best) == 300
-    assert recsys.compare([run]).targets == len(data.holdout("test").targets)
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -205,14 +193,6 @@ def test_mistakes_get_one_line_and_leave_nothing(
     refuse(terminal, tuple(shlex.split(line)), message)
     after = sorted(path.name for path in Path().iterdir())
     assert {*after} - {"mlflow.db", "data"} == {*before} - {"mlflow.db", "data"}
-
-
-def test_results_of_another_kind_are_never_overwritten(terminal: Terminal) -> None:
-    Path("runs/thesis").mkdir(parents=True)
-    Path("runs/thesis/thesis.txt").write_text("years of work")
-    message = "runs/thesis: is left alone: thesis.txt does not belong to a run"
-    refuse(terminal, ("run", "small.yaml", "--set", "name=thesis"), message)
-    assert Path("runs/thesis/thesis.txt").read_text() == "years of work"
 
 
 def test_help_teaches(terminal: Terminal) -> None:

@@ -10,22 +10,21 @@ import polars as pl
 import pytest
 
 from recsys.baselines.popularity import Popularity
-from recsys.config import DataConfig, LeaveLastOut, SampledItems, parse_experiment
+from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import (
+    candidates_in_words,
     choose_candidates,
     read_candidates,
     sample_candidates,
 )
 from recsys.evaluation.tables import evaluate
-from recsys.experiments.baselines import fit_baseline
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, rank_targets
 from recsys.inference.scorer import Seen
-from recsys.reports.comparison import compare
 
 
 @pytest.fixture(scope="module")
@@ -130,25 +129,15 @@ def test_given_candidates(
         read_candidates(lacking, dataset, holdout)
 
 
-@pytest.mark.slow
-def test_a_sampled_run_is_marked_wherever_it_is_shown(
-    dataset: PreparedDataset, holdout: Holdout, tmp_path: Path
+def test_a_config_chooses_and_samples_are_marked(
+    dataset: PreparedDataset, holdout: Holdout
 ) -> None:
-    tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db"}
-    tree = {"name": "few", "evaluation": {"candidates": "sampled"}, "tracking": tracking}
-    experiment = parse_experiment(tree)
-    sampled = fit_baseline("popularity", experiment, dataset)
-    every = fit_baseline("popularity", parse_experiment({"tracking": tracking}), dataset)
-    (row,) = compare([sampled], experiment.tracking).rows
-    tags = row.first.run.data.tags
-    assert tags["protocol.candidates"] == "sampled 100 (uniform, seed 0)"
-    assert row.first.ranks.protocol.candidates == tags["protocol.candidates"]
-    assert choose_candidates(experiment.evaluation, dataset, "test", holdout) is not None
-    words = compare([sampled], experiment.tracking).protocol
-    assert "sampled 100 (uniform, seed 0) candidates (SAMPLED: metrics of sampled cand" in words
-    assert "SAMPLED" not in compare([every], experiment.tracking).protocol
-    with pytest.raises(InputError, match=r"differ in protocol\.candidates: 'catalogue' and 'samp"):
-        compare([every, sampled], experiment.tracking)
+    sampled = EvaluationConfig.model_validate({"candidates": "sampled"})
+    chosen = choose_candidates(sampled, dataset, "test", holdout)
+    assert chosen is not None
+    words = candidates_in_words(chosen.name, dataset.num_items)
+    assert words.startswith("sampled 100 (uniform, seed 0) candidates (SAMPLED: metrics of sampled")
+    assert choose_candidates(EvaluationConfig(), dataset, "test", holdout) is None
 
 
 def test_given_candidates_are_named_by_their_items_and_by_whose_they_are(tmp_path: Path) -> None:

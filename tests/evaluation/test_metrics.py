@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from math import log2
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import pytrec_eval
 import torch
-from mlflow import MlflowClient
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
-import recsys
-from recsys.cli import app
-from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import PAD, Histories
-from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.metrics import (
@@ -34,7 +24,6 @@ from recsys.evaluation.metrics import (
     summarise,
 )
 from recsys.evaluation.tables import RankTable, evaluate
-from recsys.experiments.baselines import fit_baseline
 
 RANKS = np.array([1, 2, 3, 11, 100])
 
@@ -192,44 +181,3 @@ def test_unknown_metrics_are_refused_with_the_known_ones(name: str) -> None:
         source_of(name)
     assert all(f"{kind}_at_K" in str(refused.value) for kind in SOURCES)
     assert str(refused.value).endswith(" or mrr")
-
-
-@pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
-    tree: dict[str, Any] = {"name": "tiny", "tracking": {"uri": uri}}
-    return parse_experiment({**tree, "evaluation": {"cutoffs": [1, 3], "seen": "allow"}})
-
-
-@pytest.fixture(scope="module")
-def runs(experiment: Experiment, tiny_dataset: PreparedDataset) -> list[str]:
-    return [fit_baseline(name, experiment, tiny_dataset) for name in ("popularity", "markov")]
-
-
-def shown(experiment: Experiment, *words: str) -> str:
-    command = ["compare", *words, "--tracking-uri", experiment.tracking.uri]
-    result = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
-
-
-def test_the_command_compares_by_metrics_of_every_source(
-    experiment: Experiment, runs: list[str], tmp_path: Path
-) -> None:
-    names = ["ndcg_at_3", "coverage_at_3", "gini_at_1", "novelty_at_3", "popularity_lift_at_3"]
-    options = [word for name in names for word in ("--metric", name)]
-    rows = json.loads(shown(experiment, *runs, *options, "--json"))
-    client = MlflowClient(experiment.tracking.absolute_uri)
-    for run, row in zip(runs, rows, strict=True):
-        logged = client.get_run(run).data.metrics
-        assert [row[name] for name in names] == [logged[f"test/{name}"] for name in names]
-        assert row["ndcg_at_3_low"] <= row["ndcg_at_3"]
-        assert row["coverage_at_3_low"] is None
-    name, out = "coverage_at_3", tmp_path / "out"
-    comparison = recsys.compare(runs, experiment.tracking, metrics=[name], report=out)
-    table = pl.read_csv(out / "comparison.csv")
-    assert table[name].to_list() == [row.metrics[name] for row in comparison.rows]
-    assert "coverage@3" in (out / "comparison.html").read_text().lower()
-    rows = json.loads(shown(experiment, *runs, "--by", "popularity_decile", "--json"))
-    assert len({row["popularity_decile"] for row in rows}) > 1
-    assert sum(row["targets"] for row in rows) == 2 * 5
