@@ -24,6 +24,11 @@ def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
         fill(path, text)
         assert [file.name for file in path.parent.iterdir()] == ["out"]
         assert (path / "a.txt").read_text() == text
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    fill(link, "by a link")
+    assert link.is_symlink()
+    assert (path / "a.txt").read_text() == "by a link"
 
 
 def test_a_failed_block_leaves_the_old_folder(tmp_path: Path) -> None:
