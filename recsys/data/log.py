@@ -213,7 +213,7 @@ def read_log(
     else:
         log.dropped |= table.dropped
     rows.drop_blank([*roles.values(), *keep])
-    rows.write_typed(config)
+    rows.type_columns(config)
     if not table.is_ordered and columns.position is None:
         _refuse_ties(log)
     sort_rows(log)
@@ -278,8 +278,8 @@ class _Rows:
 
     # --- Types -----------------------------------------------------------------------------------
 
-    def write_typed(self, config: DataConfig) -> None:
-        """Write the rows with the types of their columns into the table ``typed``."""
+    def type_columns(self, config: DataConfig) -> None:
+        """Make the rows with the types of their columns, and their numbers, the view ``typed``."""
         if not self.log.rows:
             raise InputError(f"{self.log.origin}: no rows")
         self._find_integers()
@@ -292,9 +292,9 @@ class _Rows:
             columns["position"] = self._times(roles["position"], None)[0]
         columns |= {KEPT + column: self._kept(column) for column in self.log.keep}
         chosen = ", ".join(f"{sql} as {name(column)}" for column, sql in columns.items())
-        run = self.log.connection.execute
-        run(f"create or replace temp table typed as select {chosen} from staged")
-        run("drop table staged")
+        self.log.connection.execute(
+            f"create or replace temp view typed as select rowid as row, {chosen} from staged"
+        )
 
     def _find_integers(self) -> None:
         """Take the columns of a text file that are whole numbers for integers."""
@@ -435,7 +435,7 @@ def _plain_text(sql: str, kind: str) -> str:
 
 def _moment(log: Log) -> str:
     """Return the column of ``typed`` with times in full precision."""
-    return "moment" if "moment" in log.connection.table("typed").columns else "timestamp"
+    return "moment" if "moment" in log.connection.view("typed").columns else "timestamp"
 
 
 def sort_rows(log: Log) -> None:
@@ -450,16 +450,17 @@ def sort_rows(log: Log) -> None:
             f"row_number() over (order by {role}) - 1 as {number} "
             f"from (select distinct {role} from typed)"
         )
-    columns = log.connection.table("typed").columns
+    columns = log.connection.view("typed").columns
     order = [_moment(log), *{"position"}.intersection(columns)]
-    left_out = {"user_id", "item_id", "moment", "position"}
+    left_out = {"row", "user_id", "item_id", "moment", "position"}
     chosen = ", ".join(name(column) for column in columns if column not in left_out)
     run(
         f"create or replace temp table log as select u, i, {chosen} "
         "from typed join users using (user_id) join items using (item_id) "
-        f"order by u, {', '.join(order)}, typed.rowid"
+        f"order by u, {', '.join(order)}, row"
     )
-    run("drop table typed")
+    run("drop view typed")
+    run("drop table staged")
 
 
 def log_of_rows(
@@ -473,7 +474,8 @@ def log_of_rows(
     connection = connection or cursor()
     log = Log(connection, origin, columns, tuple(keep), rows=len(rows))
     connection.register("given rows", rows.to_arrow())
-    connection.execute('create or replace temp table typed as select * from "given rows"')
+    connection.execute('create or replace temp table staged as select * from "given rows"')
+    connection.execute("create or replace temp view typed as select rowid as row, * from staged")
     connection.unregister("given rows")
     sort_rows(log)
     return log
