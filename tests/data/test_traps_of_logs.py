@@ -114,19 +114,19 @@ def test_times_are_the_same_in_every_zone(tmp_path: Path, monkeypatch: pytest.Mo
         time.tzset()
 
 
-@pytest.mark.parametrize(("parts", "memory"), [(1, None), (7, "128MiB")])
+@pytest.mark.parametrize(("parts", "memory"), [(0, None), (1, None), (7, "128MiB")])
 def test_ties_follow_the_order_of_the_file(parts: int, memory: str | None, tmp_path: Path) -> None:
-    """With enough rows for several threads."""
-    rows = 300_000
+    """With enough rows for several threads, which keep no order of rows whose text they strip."""
+    rows = 400_000
     numbers = np.arange(rows)
-    log = pl.DataFrame({"user_id": numbers * 7919 % 97, "item_id": numbers, "timestamp": 0})
+    users = [f"u{100 + user}" for user in numbers * 7919 % 97]
+    log = pl.DataFrame({"user_id": users, "item_id": numbers, "timestamp": 0})
     (tmp_path / "log").mkdir()
     for number in range(parts):
         share = log[number * rows // parts : (number + 1) * rows // parts]
         share.write_csv(tmp_path / "log" / f"{number}.csv")
-    found = recsys.prepare(
-        tmp_path / "log", out=tmp_path / "out", memory=memory, split="user_holdout"
-    )
+    source = tmp_path / "log" if parts else log
+    found = recsys.prepare(source, out=tmp_path / "out", memory=memory, split="user_holdout")
     ids = found.item_table["item_id"].to_numpy()
     items = found.items[: found.offsets[5]]
     inside = items > 0
