@@ -136,7 +136,7 @@ def test_two_stages_and_the_targets_they_miss(terminal: Terminal, trained: dict[
     dot = ("--set", "name=dot", *SHORT, "--set", "model.head={kind: dot_product}")
     terminal("train", "small.yaml", *data, *dot)
     for wrong, message in (
-        ((*query, "--retrieve", "2"), "error: retrieve=2: must be at least k=3"),
+        ((*query, "--retrieve", "2"), "error: retrieve=2: must be at least 3"),
         (
             ("evaluate", "runs/dot/bundle", *data, "--retrieve", "5"),
             "two stages need target attention, and dot_prod",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -181,9 +182,8 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self._queries(histories, users, at)
-        k = self.bundle.usual_k if k is None else k
-        if retrieve is not None and retrieve < k:
-            raise InputError(f"retrieve={retrieve}: must be at least k={k}, the items to recommend")
+        k = self.bundle.usual_k if k is None else _at_least(1, "k", k)
+        retrieve = None if retrieve is None else _at_least(k, "retrieve", retrieve)
         policy = self._seen(seen)
         scorer = ranking_scorer(self.bundle, policy, retrieve, allowed, self.index)
         find = top_k if diverse is None else partial(diverse_top_k, diversity=diverse)
@@ -317,9 +317,7 @@ class Recommender:
         Raises:
             InputError: the item is unknown; k is below 1; a baseline has no embeddings.
         """
-        if k < 1:
-            raise InputError(f"k={k}: must be at least 1")
-        bundle, directions = self.bundle, self._directions
+        k, bundle, directions = _at_least(1, "k", k), self.bundle, self._directions
         token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
         cosines = (directions @ directions[token - 1]).cpu().numpy()
         cosines[token - 1] = -np.inf
@@ -480,3 +478,9 @@ def _known_of(users: pl.Series, dataset: PreparedDataset) -> pl.Series:
     distinct = users.unique(maintain_order=True)
     known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
     return distinct.filter(known) if known.any() else distinct
+
+
+def _at_least(least: int, argument: str, number: int) -> int:
+    if operator.index(number) < least:  # TypeError for what is no integer
+        raise InputError(f"{argument}={number}: must be at least {least}")
+    return number
