@@ -297,15 +297,20 @@ class _Rows:
         )
 
     def _find_integers(self) -> None:
-        """Take the columns of a text file that are whole numbers for integers."""
-        columns = [column for column in self.types if self.source.is_text]
-        facts = (f"bool_and(is_whole({name(column)}))" for column in columns)
-        for column, is_whole in zip(columns, self._facts(*facts), strict=True):
+        """Take text of whole numbers for integers; in frames, that of floats such as 7.0 alone."""
+        columns = [column for column, kind in self.types.items() if kind == "VARCHAR"]
+        rule = "bool_and(is_whole({0}))"
+        if not self.source.is_text:
+            ids = (self.log.columns.user_id, self.log.columns.item_id)
+            columns = [column for column in columns if column in ids]
+            rule += " and bool_or(suffix({0}, '.0'))"
+        facts = self._facts(*(rule.format(name(column)) for column in columns)) if columns else ()
+        for column, is_whole in zip(columns, facts, strict=True):
             if is_whole:
                 self.types[column], self.sql[column] = "BIGINT", f"whole_in({name(column)})"
 
     def _facts(self, *aggregates: str) -> tuple[Any, ...]:
-        return self.log.first(f"select {', '.join(aggregates)} from staged") if aggregates else ()
+        return self.log.first(f"select {', '.join(aggregates)} from staged")
 
     def _first_bad(self, column: str, bad: str) -> tuple[str, Any] | None:
         """Return the place and the value of the first row for which something holds."""
