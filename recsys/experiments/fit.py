@@ -42,7 +42,7 @@ from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import Checkpoint, TrainingState
-from recsys.training.device import process, with_precision
+from recsys.training.device import process, take_gpu, with_precision
 from recsys.training.epochs import Curve
 from recsys.training.refit import Fitted, with_enough_epochs
 
@@ -85,8 +85,11 @@ def fit(
         SystemExit: the training has ended, and this is not the first process.
     """
     out = Path(out) if out is not None else Path("runs") / experiment.name
+    take_gpu()
     with sole_use(out, "trains it") if process() == 0 else nullcontext():
         if experiment.baseline is not None:
+            if process() > 0:
+                raise SystemExit
             check_out(out)
             return fit_baseline_bundle(experiment, dataset, out)
         return _fit(

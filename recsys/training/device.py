@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 from recsys.config import Experiment
+from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +38,31 @@ def process() -> int:
     return int(os.environ["RANK"]) if processes() > 1 else 0
 
 
+def take_gpu() -> None:
+    """Give each of several processes a GPU of its own, where there are any.
+
+    Raises:
+        InputError: there are fewer GPUs than processes.
+    """
+    if processes() == 1 or not torch.cuda.is_available():
+        return
+    started, count = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    if started > count:
+        raise InputError(
+            f"torchrun started {started} processes on this machine, which has {count} GPUs: start "
+            "as many, or train on the CPU with CUDA_VISIBLE_DEVICES="
+        )
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+
+
 def training_device() -> str:
     """Return what trainings run on: cuda, or cpu."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def gpus() -> list[int]:
-    """Return the GPU that this process computes on, if any; of several processes each has one."""
-    if not torch.cuda.is_available():
-        return []
-    return [int(os.environ["LOCAL_RANK"]) if processes() > 1 else torch.cuda.current_device()]
+    """Return the GPU that this process computes on, if any."""
+    return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
 def gpu_memory() -> int | None:

@@ -129,8 +129,9 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
     Raises:
         InputError: no history has two items; the model does not fit into the memory; the training
             diverged; or several processes have negatives to draw.
-        KeyboardInterrupt: Ctrl-C before the first validation, or without one.
-        Terminated: SIGTERM; the state was saved.
+        KeyboardInterrupt: Ctrl-C before the first validation, without one, or with several
+            processes.
+        Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()
     batches = build_batches(experiment, histories, warm)
@@ -160,7 +161,8 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
             callbacks.append(ProgressLine(experiment.name, recorder, progress))
         if not recorder.should_stop:
             trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
-            with _signals_end_it(trainer, curve):
+            usable = validation is not None and processes() == 1
+            with _signals_end_it(trainer, curve, usable=usable):
                 trainer.fit(module, epoch_batches, ckpt_path=None if start is None else "state")
             module.zero_grad()  # the gradients of the last step
     module.model.load_state_dict(curve.best_weights)
@@ -253,8 +255,10 @@ def _trainer(
 
 
 @contextmanager
-def _signals_end_it(trainer: pl.Trainer, curve: Curve) -> Iterator[None]:
+def _signals_end_it(trainer: pl.Trainer, curve: Curve, *, usable: bool) -> Iterator[None]:
     """End a training early at Ctrl-C, which Lightning turns into an exit; at SIGTERM between steps.
+
+    ``usable`` says whether the best epoch so far is a result.
 
     Raises:
         Terminated: SIGTERM, which Lightning would treat as a normal end.
@@ -281,7 +285,7 @@ def _signals_end_it(trainer: pl.Trainer, curve: Curve) -> Iterator[None]:
         if trainer.state.status != TrainerStatus.INTERRUPTED:
             raise
         curve.interrupted = True
-        if not curve.epochs or curve.best_ranks is None:
+        if not (usable and curve.epochs) or curve.best_epoch is None:
             raise KeyboardInterrupt from None
         logger.warning("stopped by Ctrl-C; the best epoch so far: %d", curve.best_epoch)
     finally:

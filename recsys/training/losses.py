@@ -249,7 +249,7 @@ def draw_negatives(
         kind: uniform: all items are equally likely, and a draw as large as the catalogue has every
             item once; popularity: in proportion to their interactions; in_batch: from the targets.
         count: C, the number of negatives.
-        interactions: of each item in training [I + 1], by item token, float; 0 of PAD.
+        interactions: of each item in training [I + 1], by item token, float64; 0 of PAD.
         targets: item tokens [B, L], PAD for none.
 
     Returns:
@@ -263,11 +263,13 @@ def draw_negatives(
             items = torch.randint(1, num_items + 1, (count,), device=targets.device)
         return items, torch.full_like(items, min(count / num_items, 1), dtype=torch.float32).log()
     if kind == "popularity":
-        items = torch.multinomial(interactions, count, replacement=True)
+        up_to = interactions.cumsum(0)  # torch.multinomial adds float32, up to 2^24
+        points = torch.rand(count, dtype=up_to.dtype, device=up_to.device) * up_to[-1]
+        items = torch.searchsorted(up_to, points, right=True)
     else:
         pool = targets[targets != PAD]
         items = pool[torch.randint(len(pool), (count,), device=targets.device)]
-    return items, (interactions[items] * (count / interactions.sum())).log()
+    return items, (interactions[items] * (count / interactions.sum())).log().float()
 
 
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
@@ -231,7 +232,7 @@ class TrainingModule(pl.LightningModule):
         self._config = config
         self._exclude_seen = exclude_seen
         self._random: Tensor | None = None
-        self.register_buffer("_interactions", interactions.float(), persistent=False)
+        self.register_buffer("_interactions", interactions.double(), persistent=False)
         if config.loss.kind != "cross_entropy":
             use_sparse_gradients(model)
 
@@ -249,9 +250,14 @@ class TrainingModule(pl.LightningModule):
         self.sums = torch.tensor(checkpoint["sums"], dtype=float64)
 
     def on_train_start(self) -> None:
-        """Restore the random state of a checkpoint."""
+        """Restore the random state of a checkpoint; of several processes each has its own."""
         self.sums = self.sums.to(self.device)
-        if self._random is not None:
+        if self.global_rank > 0:
+            seeds = np.random.SeedSequence(
+                [torch.initial_seed(), self.global_rank, self.global_step]
+            )
+            torch.manual_seed(int(seeds.generate_state(1)[0]))
+        elif self._random is not None:
             size = len(torch.get_rng_state())
             torch.set_rng_state(self._random[:size].clone())
             if torch.cuda.is_available() and len(self._random) > size:

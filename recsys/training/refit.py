@@ -15,7 +15,7 @@ from recsys.data.splits import Holdout
 from recsys.inference.catalogue import Catalogue
 from recsys.model.models import Model
 from recsys.training.checkpoints import Checkpoint, TrainingState
-from recsys.training.device import training_device, with_precision
+from recsys.training.device import processes, training_device, with_precision
 from recsys.training.epochs import Curve, Report
 from recsys.training.loop import WarmStart, build_batches, train
 
@@ -106,9 +106,7 @@ def train_and_refit(
         and not warm.has_new(histories)
     )
     if found is not None:
-        phase = "the training" if found.chosen is None else "the refit"
-        done = len(found.state.curve.epochs)
-        logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)
+        _report_again(found, report)
     if found is not None and found.chosen is not None:
         curve = found.chosen
         model = catalogue.restored_model(experiment.model, histories, curve.best_weights)
@@ -145,6 +143,19 @@ def train_and_refit(
             warm=warm,
         )
     except KeyboardInterrupt:
+        if processes() > 1:
+            raise
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
         return Fitted(model, ("train",), curve, True, catalogue)
     return Fitted(model, ("train", "valid"), curve, False, catalogue)
+
+
+def _report_again(found: Checkpoint, report: Report) -> None:
+    """Report the epochs in a checkpoint: the store may have lost them."""
+    curve = found.chosen or found.state.curve
+    for epoch, metrics in enumerate((curve.start, *curve.epochs)):
+        if metrics:
+            report(epoch, metrics)
+    phase = "the training" if found.chosen is None else "the refit"
+    done = len(found.state.curve.epochs)
+    logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)

@@ -36,7 +36,7 @@ from recsys.training.losses import (
 from recsys.training.module import mean_loss, use_sparse_gradients
 
 ITEMS = 11
-INTERACTIONS = torch.arange(ITEMS + 1.0)
+INTERACTIONS = torch.arange(ITEMS + 1.0, dtype=torch.float64)
 """By item token; item 0 is none."""
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
 # The last sequence is padded, and items repeat.
@@ -169,11 +169,20 @@ def test_negatives_have_their_expected_frequency(
     targets = torch.repeat_interleave(torch.arange(6), interactions)[None]
     counts, expected = torch.zeros(6), torch.zeros(6)
     for _ in range(3000):
-        items, log_expected = draw_negatives(kind, 4, interactions.float(), targets)
+        items, log_expected = draw_negatives(kind, 4, interactions.double(), targets)
         counts += torch.bincount(items, minlength=6)
         expected[items] = log_expected.exp()
     torch.testing.assert_close(counts / 3000, expected, rtol=0.1, atol=0)
     assert expected.count_nonzero() == (5 if kind == "uniform" else 4)
+
+
+def test_rare_items_are_drawn_beside_very_many_interactions() -> None:
+    """A sum in float32 ends at 2^24."""
+    torch.manual_seed(0)
+    interactions = torch.ones(1_000_001, dtype=torch.float64)
+    interactions[0], interactions[1] = 0, 2**25
+    items, _ = draw_negatives("popularity", 30_000, interactions, TARGETS)
+    assert (items > 1).double().mean().item() == pytest.approx(1e6 / (1e6 + 2**25), rel=0.15)
 
 
 def test_a_uniform_draw_as_large_as_the_catalogue_has_every_item_once() -> None:
