@@ -20,6 +20,7 @@ from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.ranking import rank_targets
+from recsys.training.checkpoints import TrainingState
 from recsys.training.loop import new_module, train
 from recsys.training.module import Schedule, TrainingModule
 
@@ -190,10 +191,15 @@ def test_ctrl_c_returns_the_best_epoch_so_far() -> None:
         if epoch == 2:
             raise KeyboardInterrupt
 
-    _, curve = train(experiment, Catalogue(ITEMS), histories, holdout, 9, interrupt)
+    states: list[TrainingState] = []
+    _, curve = train(
+        *(experiment, Catalogue(ITEMS), histories, holdout, 9, interrupt),
+        save=lambda state: states.append(state.copy()),
+    )
     assert len(curve.epochs) == 2
-
     assert curve.interrupted
+    with pytest.raises(KeyboardInterrupt):  # the best epoch so far is that of another training
+        train(experiment, Catalogue(ITEMS), histories, None, 9, interrupt, start=states[0])
     rarely = make_experiment("dot_product", "training.validate_every=4")
     for config, validation in ((rarely, holdout), (experiment, None)):  # nothing was validated
         with pytest.raises(KeyboardInterrupt):
