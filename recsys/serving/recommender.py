@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import operator
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +76,12 @@ class Recommender:
     index: BundleIndex | None = None
     """Finds the items to recommend; all are scored if None."""
 
+    def __getattribute__(self, name: str) -> Any:
+        """Refuse every call, but those of unpickling, in a fork: see `refuse_fork`."""
+        if not name.startswith("__"):
+            refuse_fork()
+        return super().__getattribute__(name)
+
     @classmethod
     def load(
         cls,
@@ -117,7 +124,6 @@ class Recommender:
         Raises:
             InputError: the histories cannot be read; a user is unknown, or there is no dataset.
         """
-        refuse_fork()
         if histories is None and users is None and self.dataset is None:
             raise InputError("give either histories or users, or load a dataset")
         if isinstance(histories, UserHistories) and users is None:
@@ -182,8 +188,8 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self._queries(histories, users, at)
-        k = self.bundle.usual_k if k is None else _at_least(1, "k", k)
-        retrieve = None if retrieve is None else _at_least(k, "retrieve", retrieve)
+        k = self.bundle.usual_k if k is None else _whole_number("k", k, 1)
+        retrieve = None if retrieve is None else _whole_number("retrieve", retrieve, k)
         policy = self._seen(seen)
         scorer = ranking_scorer(self.bundle, policy, retrieve, allowed, self.index)
         find = top_k if diverse is None else partial(diverse_top_k, diversity=diverse)
@@ -280,7 +286,7 @@ class Recommender:
                 raise InputError("candidates: name at least one item")
             allowed = known_tokens(candidates, bundle.vocabulary, "candidate item", "catalogue")
         queries = self.read_histories(histories, users)
-        policy = self._seen(seen)
+        policy, n = self._seen(seen), _whole_number("n", n)
         if not isinstance(model := bundle.model, SequenceToSequence):
             raise InputError(
                 f"{bundle.path}: a model of kind {bundle.experiment.model.kind} generates nothing; "
@@ -317,7 +323,7 @@ class Recommender:
         Raises:
             InputError: the item is unknown; k is below 1; a baseline has no embeddings.
         """
-        k, bundle, directions = _at_least(1, "k", k), self.bundle, self._directions
+        k, bundle, directions = _whole_number("k", k, 1), self.bundle, self._directions
         token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
         cosines = (directions @ directions[token - 1]).cpu().numpy()
         cosines[token - 1] = -np.inf
@@ -480,7 +486,9 @@ def _known_of(users: pl.Series, dataset: PreparedDataset) -> pl.Series:
     return distinct.filter(known) if known.any() else distinct
 
 
-def _at_least(least: int, argument: str, number: int) -> int:
-    if operator.index(number) < least:  # TypeError for what is no integer
+def _whole_number(argument: str, number: Any, least: float = -math.inf) -> int:
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        raise InputError(f"{argument}={number!r}: must be a whole number")
+    if number < least:
         raise InputError(f"{argument}={number}: must be at least {least}")
-    return number
+    return int(number)

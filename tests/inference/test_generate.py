@@ -102,6 +102,8 @@ def test_what_cannot_be_generated_is_refused(
     for n in (-1, 0, 6):
         with pytest.raises(InputError, match=f"n={n}: this model generates 1 to 5 purchases"):
             generating.generate([["hat"]], n=n)
+    with pytest.raises(InputError, match="n=2.5: must be a whole number"):
+        generating.generate([["hat"]], n=2.5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="candidate item 'hatt' is not in the catalogue"):
         generating.generate([["hat"]], candidates=["hatt"])
     with pytest.raises(InputError, match="candidates: name at least one item"):

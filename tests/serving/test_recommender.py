@@ -168,6 +168,9 @@ def test_scores_are_the_models_in_the_order_of_the_candidates(recommender: Recom
         ({"histories": {"a": ["hat"]}, "users": ["ann"]}, "with users, give a list of item ids"),
         ({"histories": [[], []], "users": ["ann", "ann"]}, "each may be given once"),
         ({"histories": [["hat"]], "k": 6}, "k=6: must be from 1 to 5, the size of the catalogue"),
+        ({"histories": [["hat"]], "k": 5.0}, "k=5.0: must be a whole number"),
+        ({"histories": [["hat"]], "k": True}, "k=True: must be a whole number"),
+        ({"histories": [["hat"]], "k": 2, "retrieve": "3"}, "retrieve='3': must be a whole number"),
         ({"histories": [["hat"]], "seen": "alow"}, "seen='alow': must be 'filter' or 'allow'"),
         ({"histories": ["hat"]}, "history of user 0: a list of item ids, not 'hat'"),
         ({"histories": [["hat", None]]}, "histories: an id is missing"),
@@ -309,6 +312,8 @@ def test_similar_items_have_the_largest_cosine(recommender: Recommender) -> None
     assert len(recommender.similar_items("gloves")) == 4
     with pytest.raises(InputError, match="k=0: must be at least 1"):
         recommender.similar_items("gloves", k=0)
+    with pytest.raises(InputError, match="k='5': must be a whole number"):
+        recommender.similar_items("gloves", k="5")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="item 'glove' is not in the catalogue"):
         recommender.similar_items("glove")
 
@@ -336,10 +341,23 @@ def _ask(model: Recommender | Path) -> int:
     return len(model.recommend([["hat"]], k=3))
 
 
+def _ask_without_histories(model: Recommender) -> int:
+    return len(model.similar_items("hat", k=3))
+
+
+def _embed(model: Recommender) -> int:
+    return len(model.embeddings("items"))
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_says_that_it_would_wait_for_ever(recommender: Recommender) -> None:
     assert _ask(recommender) == 3
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        for model in (recommender, recommender.bundle.path):
+        for ask, model in (
+            (_ask, recommender),
+            (_ask, recommender.bundle.path),
+            (_ask_without_histories, recommender),
+            (_embed, recommender),
+        ):
             with pytest.raises(InputError, match=r"get_context\('spawn'\)"):
-                pool.apply_async(_ask, (model,)).get(timeout=60)
+                pool.apply_async(ask, (model,)).get(timeout=60)
