@@ -105,13 +105,16 @@ def _routes(service: Service) -> APIRouter:
             tags=["questions"],
         )
 
-    async def alive() -> dict[str, str]:
-        service.thread.check_running()
+    async def alive() -> dict[str, str]:  # while the last requests are answered, too
         return {"status": "ok"}
+
+    async def ready() -> dict[str, str]:
+        service.thread.check_running()
+        return await alive()
 
     about: dict[str, Any] = {"tags": ["operation"], "responses": _PROBLEMS}
     router.add_api_route("/healthz", alive, summary="Whether the process is alive", **about)
-    router.add_api_route("/readyz", alive, summary="Whether requests are answered", **about)
+    router.add_api_route("/readyz", ready, summary="Whether requests are answered", **about)
 
     @router.get(
         "/metrics",
