@@ -29,6 +29,13 @@ class Feature(Section):
     separator: str = Field("|", min_length=1, exclude_if=lambda separator: separator == "|")
     """Separator of categories in a column of text."""
 
+    @field_validator("separator")
+    @classmethod
+    def _separates_categories(cls, separator: str, info: ValidationInfo) -> str:
+        if info.data.get("kind", "categories") != "categories":
+            raise ValueError("only kind: categories has a separator")
+        return separator
+
 
 Features = tuple[Annotated[Feature, BeforeValidator(_feature)], ...]
 

@@ -110,6 +110,7 @@ def test_settings_have_names_that_mlflow_takes() -> None:
         ("training.loss=softmax", "training.loss: the kind must be"),
         ("training.loss={kind: bce, calibration: 0.5}", "training.loss.calibration: unknown key"),
         ("model.head={num_heads: 2}", "model.head: needs a kind, not {'num_heads': 2}"),
+        ("model.item_features=[{column: x, separator: ','}]", "only kind: categories has"),
         ("model.item_features=[{kind: vector, kolumn: x}]", "item_features.0.kolumn: unknown key"),
     ],
 )
