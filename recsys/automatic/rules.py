@@ -97,6 +97,11 @@ class Plan:
         """The folder of the results."""
         return Path("runs") / self.name
 
+    @property
+    def beaten(self) -> Path:
+        """The folder of the model, if a baseline is better."""
+        return Path("runs") / f"{self.name}-model"
+
 
 # --- The split -----------------------------------------------------------------------------------
 

@@ -132,12 +132,13 @@ def fit_log(
     clock = Clock(limit, started=started)
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there at once
-    check_out(plan.out)  # before a dataset of that name is replaced
+    for folder in (plan.out, plan.beaten):
+        check_out(folder)  # before a dataset of that name is replaced
     phases, name = dict[str, float](), plan.name
     with timed(phases, "preparation"), shown() as view, stage(f"{name}: reading", progress=view):
         dataset, choices = _prepare(source, name, with_words(config, words), items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
-    with sole_use(plan.out, "runs it"), shown() as view:
+    with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), shown() as view:
         show, command = show_steps(view, name, clock), without_password(command)
         return run_automatically(dataset, plan, clock, choices, view, show, phases, command)
 
@@ -316,14 +317,14 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
         for racer in (racer for racer in context.racers if racer.won):
             racer.won, racer.outcome = False, "the best model, but a baseline is better"
         answer = answer_with_baseline(context, best, protocol, figures)
-        beaten = _test(context, final, f"{context.plan.name}-model", answer.run.run_id)
+        beaten = _test(context, final, context.plan.beaten, answer.run.run_id)
         return answer._replace(beaten=beaten.run_id)
     named, against = finished.name, ""
     if best is not None:
         against = f", and {best.ndcg_at_10:.4f} of the best baseline, {words_for(best.name)}"
         if alone < best.ndcg_at_10:  # the counts come first
             named = f"{_counts_of(final)} with {named}"
-    run = _test(context, final, context.plan.name, answer=named)
+    run = _test(context, final, context.plan.out, answer=named)
     sentence = f"The answer is {named}: validation NDCG@10 {figures}{against}."
     return Answer(run, sentence, finished.experiment)
 
@@ -338,13 +339,13 @@ def _counts_of(final: FinalScorer) -> str:
 def _test(
     context: Context,
     final: FinalScorer,
-    name: str,
+    out: Path,
     parent: str | None = None,
     answer: str | None = None,
 ) -> Run:
-    """Evaluate and write a model under a name, and track it, with the curve of its training."""
-    experiment = final.experiment.model_copy(update={"name": name})
-    final, out = final._replace(experiment=experiment), context.plan.out.with_name(name)
+    """Evaluate and write a model to a folder, and track it, with the curve of its training."""
+    experiment = final.experiment.model_copy(update={"name": out.name})
+    final = final._replace(experiment=experiment)
     settings, dataset = flatten(experiment), context.dataset
     with track(experiment, dataset, experiment.family, settings, parent=parent) as tracker:
         for number, metrics in enumerate(final.fitted.curve.epochs, 1):

@@ -23,9 +23,11 @@ from recsys.config import (
     TrackingConfig,
     load_experiment,
 )
+from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import FinalScorer, fit
+from recsys.folders.locks import BusyError, sole_use
 from recsys.model.averaged import AveragedModel
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
@@ -135,6 +137,12 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
 ) -> None:
     monkeypatch.setattr(run, "_GAIN", 1e9)  # by chance a model may win on a small log
     monkeypatch.setattr("recsys.automatic.racer.PATIENCE", 1)
+    (plan.beaten / "notes").mkdir(parents=True)
+    with pytest.raises(InputError, match="mine-model: is left alone: notes does not belong"):
+        fit_log(log, plan, "100s")
+    plan.beaten.joinpath("notes").rmdir()
+    with sole_use(plan.beaten, "trains it"), pytest.raises(BusyError, match="which trains it"):
+        fit_log(log, plan, "100s")
     fitted = fit_log(log, plan, "100s")
     named = fitted.answer
     assert named.baseline == fitted.context.state.baselines[0].name
