@@ -26,7 +26,8 @@ def main() -> None:
     if "RANK" not in os.environ:  # torchrun ends its processes by SIGTERM, at once
         signal.signal(signal.SIGTERM, terminate)
     try:
-        if os.environ.get("WORLD_SIZE", "1") != "1" and "train" not in sys.argv[1:2]:
+        several = os.environ.get("WORLD_SIZE", "1") != "1" and "TORCHELASTIC_RUN_ID" in os.environ
+        if several and "train" not in sys.argv[1:2]:
             raise InputError("torchrun: only train runs in several processes")
         app()
     except InputError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from recsys.errors import DISTRIBUTION, EXTRAS
 from recsys.inference.item_index import ItemIndex
@@ -105,3 +107,11 @@ def test_help_and_refused_options_do_not_wait_for_torch() -> None:
     code = f"import sys, recsys.cli; print(sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("variable", "code"), [("JOB_ID", 0), ("TORCHELASTIC_RUN_ID", 2)])
+def test_only_processes_of_torchrun_are_several(variable: str, code: int) -> None:
+    environment = os.environ | {"WORLD_SIZE": "2", variable: "a"}  # as job systems set it, too
+    command = [sys.executable, "-m", "recsys", "prepare", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "torchrun: only train" in done.stderr) == (code, code == 2)
