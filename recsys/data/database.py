@@ -93,9 +93,10 @@ MACROS = {
     "then try_cast(t as bigint) end",
     "number_in(t)": f"case when regexp_full_match(t, {text(_NUMBER)}, 'i') "
     "then try_cast(t as double) end",
-    # DuckDB reads neither decimal commas nor blanks before a zone.
+    # DuckDB reads neither decimal commas nor blanks before a zone, nor 03:04UTC.
     "date_in(t)": f"case when regexp_full_match(t, {text(_ISO)}) then try_cast(regexp_replace("
-    r"replace(t, ',', '.'), ' +([+-])', '\1') as timestamptz) at time zone 'UTC' end",
+    "replace(replace(replace(t, ',', '.'), 'UTC', 'Z'), 'GMT', 'Z'), "
+    r"' +([-+Z])', '\1') as timestamptz) at time zone 'UTC' end",
     # // rounds to zero
     "floored(n, units)": "(n - (n % units + units) % units) // units",
 }

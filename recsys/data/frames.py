@@ -41,8 +41,6 @@ def open_frame(frame: Any, origin: str) -> pa.Table:
             objects = [column for column in native if column.dtype == pl.Object]
             texts = [pl.Series(column.name, map(_as_text, column), pl.String) for column in objects]
             known = nw.from_native(native.with_columns(texts))
-        if not known.columns:
-            raise InputError(f"{origin}: has no columns")
         return known.to_arrow()
     except (pl.exceptions.PolarsError, NarwhalsError, *_NO_COLUMN) as error:
         if isinstance(error, InputError):

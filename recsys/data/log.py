@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import WORDS, guess_columns
-from recsys.data.database import WHOLE, cursor, name
+from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
 from recsys.data.tables import OpenTable, as_polars
 from recsys.data.times import date_of_form, fitting_forms, not_before, sure_form
 from recsys.data.where import Condition, NoRowsLeftError, keep_rows, parse
@@ -242,14 +242,17 @@ class _Rows:
     log: Log
     source: OpenTable
     types: dict[str, str] = field(default_factory=dict)
-    """DuckDB's types of the columns; BIGINT also of text that is integers alone."""
+    """DuckDB's types of the columns; in the end integers of the roles are BIGINT, decimals DOUBLE.
+    """
     sql: dict[str, str] = field(default_factory=dict)
     """The columns in SQL, as these types."""
 
     def load(self, columns: Sequence[str]) -> None:
-        """Read columns; there is one type of integers, decimals are floats, bytes are text."""
+        """Read columns; bytes are text."""
         chosen = ", ".join(
-            f"{_as_read(name(column), self.source.types[column])} as {name(column)}"
+            f"decode({name(column)}) as {name(column)}"
+            if self.source.types[column] == "BLOB"
+            else name(column)
             for column in self.source.present(columns)
         )
         query = f"select {chosen} from ({self.source.selected(columns)})"
@@ -282,23 +285,25 @@ class _Rows:
         """Make the rows with the types of their columns, and their numbers, the view ``typed``."""
         if not self.log.rows:
             raise InputError(f"{self.log.origin}: no rows")
-        self._find_integers()
+        kept = {KEPT + column: self._kept(column) for column in self.log.keep}
         roles = self.log.columns.roles
+        self._find_integers([column for column in roles.values() if column in self.types])
         columns = {role: self._ids(roles[role]) for role in ("user_id", "item_id")}
         moment, columns["timestamp"] = self._times(roles["timestamp"], config.time_format)
         if moment != columns["timestamp"]:
             columns["moment"] = moment
         if "position" in roles:
             columns["position"] = self._times(roles["position"], None)[0]
-        columns |= {KEPT + column: self._kept(column) for column in self.log.keep}
-        chosen = ", ".join(f"{sql} as {name(column)}" for column, sql in columns.items())
+        chosen = ", ".join(f"{sql} as {name(column)}" for column, sql in (columns | kept).items())
         self.log.connection.execute(
             f"create or replace temp view typed as select rowid as row, {chosen} from staged"
         )
 
-    def _find_integers(self) -> None:
+    def _find_integers(self, roles: Sequence[str]) -> None:
         """Take text of whole numbers for integers; in frames, that of floats such as 7.0 alone."""
-        columns = [column for column, kind in self.types.items() if kind == "VARCHAR"]
+        for column in roles:
+            self._find_numbers(column)
+        columns = [column for column in roles if self.types[column] == "VARCHAR"]
         rule = "bool_and(is_whole({0}))"
         if not self.source.is_text:
             ids = (self.log.columns.user_id, self.log.columns.item_id)
@@ -309,13 +314,32 @@ class _Rows:
             if is_whole:
                 self.types[column], self.sql[column] = "BIGINT", f"whole_in({name(column)})"
 
+    def _find_numbers(self, column: str) -> None:
+        """Make integers of all sizes, and whole decimals, one type, and other decimals floats."""
+        sql, kind = self.sql[column], self.types[column]
+        is_decimal = kind.startswith("DECIMAL") and not kind.endswith("[]")
+        is_whole = is_decimal and self._facts(f"bool_and({sql} = floor({sql}))")[0]
+        if kind in WHOLE or is_whole:
+            self.types[column], self.sql[column] = "BIGINT", self._integer(column)
+        elif is_decimal:
+            self.types[column], self.sql[column] = "DOUBLE", f"{sql}::double"
+
+    def _integer(self, column: str) -> str:
+        sql = self.sql[column]
+        if self.types[column] != "BIGINT":
+            bad = f"{sql} is not null and try_cast({sql} as bigint) is null"
+            self._refuse(column, bad, "an integer of more than 64 bits")
+        return f"{sql}::bigint"
+
     def _facts(self, *aggregates: str) -> tuple[Any, ...]:
         return self.log.first(f"select {', '.join(aggregates)} from staged")
 
     def _first_bad(self, column: str, bad: str) -> tuple[str, Any] | None:
         """Return the place and the value of the first row for which something holds."""
+        plain = "::timestamp" if "TIME ZONE" in self.types[column] else ""  # Python needs pytz
         rows = self.log.connection.execute(
-            f"select rowid + 1, {name(column)} from staged where {bad} order by rowid limit 1"
+            f"select rowid + 1, {name(column)}{plain} from staged where {bad} "
+            "order by rowid limit 1"
         ).fetchall()
         place = f"{self.log.origin}: column {column!r}, data row "
         return next(((f"{place}{row}", value) for row, value in rows), None)
@@ -409,28 +433,19 @@ class _Rows:
     def _kept(self, column: str) -> str:
         """Return a kept column in SQL: int64, float64, text or lists of text."""
         sql, kind = self.sql[column], self.types[column]
-        if kind in ("BIGINT", "DOUBLE"):
-            return sql
-        if kind == "FLOAT":
+        if kind in WHOLE:
+            return self._integer(column)
+        if kind in ("FLOAT", "DOUBLE") or (kind.startswith("DECIMAL") and not kind.endswith("[]")):
             return f"{sql}::double"
         if self.source.is_text:
-            return f"stripped({sql})"
+            plain = f"regexp_full_match(present({sql}), {text(PLAIN_INTEGER)})"
+            is_whole = self._facts(f"bool_and({plain})")[0]  # missing ones do not count
+            return f"present({sql})::bigint" if is_whole else f"stripped({sql})"
         inner = kind.removesuffix("[]")
         nested = any(mark in inner for mark in ("BLOB", "INTERVAL", "(", "["))
         if nested and not inner.startswith("DECIMAL"):
             self._refuse_type(column, "cannot be kept: numbers, text, dates and lists of them can")
         return f"{sql}::varchar{'[]' if inner != kind else ''}"
-
-
-def _as_read(sql: str, kind: str) -> str:
-    """Return a column of a type as one of the few types that rules know, in SQL."""
-    if kind in WHOLE:
-        return f"{sql}::bigint"
-    if kind.startswith("DECIMAL") and not kind.endswith("[]"):
-        return f"{sql}::double"
-    if kind == "TIMESTAMP WITH TIME ZONE":
-        return f"{sql}::timestamp"
-    return f"decode({sql})" if kind == "BLOB" else sql
 
 
 def _plain_text(sql: str, kind: str) -> str:

@@ -260,6 +260,8 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
         matches = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]  # noqa: PTH207
     elif not (path.is_file() or path.is_dir()):  # nor a pipe or device
         raise InputError(f"{source}: no such file or folder")
+    if (path / "manifest.json").is_file():
+        raise InputError(f"{path}: has a manifest.json: a prepared dataset is not a log")
     if path.is_dir() or is_pattern(source):
         for match in matches:
             _refuse_table(match)

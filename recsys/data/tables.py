@@ -176,12 +176,15 @@ def open_table(
     if not isinstance(source, str | os.PathLike):
         origin = origin or "the frame"
         frame = open_frame(source, origin)
+        if not frame.column_names:
+            raise InputError(f"{origin}: has no columns")
         check_names(frame.column_names, origin)
         is_small = work is None or frame.nbytes < small
         connection = cursor() if is_small else database((), work, memory)
-        connection.register("frame of the caller", frame)
         query = 'select * from "frame of the caller"'
-        return OpenTable(connection, query, _types(connection, query), origin)
+        with _errors(origin, ""):  # such as of a type that DuckDB does not have
+            connection.register("frame of the caller", frame)
+            return OpenTable(connection, query, _types(connection, query), origin)
     origin, files = origin or str(source), find_files(source)
     kind, size = files[0].kind, sum(file.path.stat().st_size for file in files)
     decoded = Path(tempfile.mkdtemp(prefix="decoded-", dir=work))

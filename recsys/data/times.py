@@ -95,7 +95,8 @@ def compact_form(values: pl.Series) -> str | None:
     ['%Y%m%d', '%Y%m%d%H%M', None]
     """
     known = with_nulls(values)
-    if known.dtype.is_float() and (known == known.floor()).all():
+    fractional = known.dtype.is_float() or known.dtype.is_decimal()
+    if fractional and (known == known.floor()).all():
         known = known.cast(pl.Int64, strict=False)
     if not (known.dtype.is_integer() or known.dtype == pl.String):
         return None

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -22,6 +23,7 @@ import pytest
 
 from recsys.config import Columns, DataConfig
 from recsys.data.appending import append
+from recsys.data.log import KEPT, read_log, settle
 from recsys.data.prepared import prepare
 from recsys.data.tables import open_table, read_table
 from recsys.errors import InputError
@@ -155,7 +157,7 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     ),
     "64 bits without a sign": (
         small(item_id=pl.Series([1, 2**64 - 1], dtype=pl.UInt64)),
-        ["INT64", "column item_id"],
+        ["'item_id', data row 2: an integer of more than 64 bits"],
     ),
     "no number": (small(timestamp=[1.0, float("nan")]), ["'timestamp'", "row 2", "missing", "nan"]),
     "no time": (small(timestamp=[None, 3]), ["'timestamp'", "data row 1", "missing"]),
@@ -172,6 +174,16 @@ BAD: dict[str, tuple[Any, list[str]]] = {
         ["which column is the time;"],
     ),
     "a number": (17, ["cannot be read"]),
+    "no column": (pl.DataFrame(), ["has no columns"]),
+    "no column of pandas": (pd.DataFrame(), ["has no columns"]),
+    "floats of 16 bits": (
+        pa.table({"user_id": [1], "x": pa.array([np.float16(1)], pa.float16())}),
+        ["cannot be read"],
+    ),
+    "decimals of 256 bits": (
+        pa.table({"user_id": [1], "x": pa.array([Decimal(1)], pa.decimal256(50, 0))}),
+        ["cannot be read"],
+    ),
 }
 
 
@@ -216,6 +228,65 @@ def test_ids_of_frames_are_exact(ids: Any, found: list[Any], tmp_path: Path) -> 
         frame = pa.table({"user_id": ids, **{name: [1] * len(ids) for name in others}})
     users = prepare(frame, out=tmp_path / "out")
     assert sorted(users.user_ids.to_list()) == sorted(found)
+
+
+RAW: dict[str, tuple[str, str, str | None, list[Any]]] = {
+    "decimals of dates": ("timestamp", "(20240105 + n)::decimal(8, 0)", None, [0, 1, 2]),
+    "decimals of nanoseconds": (
+        "timestamp",
+        "(1700000000000000010 - n)::decimal(19, 0)",
+        None,
+        [2, 1, 0],
+    ),
+    "decimals as ids": (
+        "item_id",
+        "(9007199254740993 + n)::decimal(18, 0)",
+        None,
+        [9007199254740993, 9007199254740994, 9007199254740995],
+    ),
+    "a decimal beside text": ("x", "(8.90 + n)::decimal(5, 2)", "x = '9.90'", [1]),
+    "a decimal is exact": ("x", "(0.1 * n)::decimal(5, 2)", "x * 3 = 0.3", [1]),
+    "above 64 bits": ("x", "(18446744073709551613 + n)::ubigint", "x > 5", [0, 1, 2]),
+    "a moment of a zone": (
+        "timestamp",
+        "timestamptz '2024-01-01 09:00:00+00' + interval 1 hour * n",
+        "timestamp >= '2024-01-01 10:00:00+00'",
+        [1, 2],
+    ),
+}
+
+
+@pytest.mark.parametrize(("column", "sql", "where", "items"), RAW.values(), ids=RAW)
+def test_types_of_frames_are_exact(
+    column: str, sql: str, where: str | None, items: list[Any]
+) -> None:
+    values = {"user_id": "1", "item_id": "n", "timestamp": "n", column: sql}
+    chosen = ", ".join(f"{value} as {name}" for name, value in values.items())
+    frame: Any = duckdb.sql(f"select {chosen} from range(3) r(n)")  # noqa: S608
+    table = open_table(frame)
+    columns, config = settle(table, DataConfig(where=where))
+    assert read_log(table, config, columns).table()["item_id"].to_list() == items
+    assert config.time_format == ("%Y%m%d" if "20240105" in sql else None)
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (["4.0", "5.0"], ["4.0", "5.0"]),
+        (["4", "NULL"], [4, None]),
+        (pl.Series([datetime(2024, 1, 1, tzinfo=UTC)] * 2), ["2024-01-01 00:00:00+00"] * 2),
+        (pl.Series([Decimal(4), Decimal(5)]), [4.0, 5.0]),
+    ],
+    ids=str,
+)
+def test_kept_columns(values: Any, kept: list[Any], tmp_path: Path) -> None:
+    """Text of a file is integers if all of it is plain ones or missing."""
+    source: Any = small(x=values)
+    if isinstance(values, list):
+        source.write_csv(source := tmp_path / "log.csv")
+    table = open_table(source)
+    config = DataConfig(keep=("x",))
+    assert read_log(table, config, Columns()).table()[f"{KEPT}x"].to_list() == kept
 
 
 def test_uuids_of_a_parquet_file_are_text(tmp_path: Path) -> None:
@@ -264,6 +335,7 @@ def test_paths_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged").mkdir()
     LOG.write_parquet(tmp_path / "damaged" / "0.parquet")
     (tmp_path / "damaged" / "1.parquet").write_bytes(b"PAR1")
+    prepare(LOG, out=tmp_path / "prepared")
     for name, says in (
         ("gone.csv", "no such file or folder"),
         ("gone-*.csv", "no file to read is there (.csv, .tsv, .inter"),
@@ -276,6 +348,7 @@ def test_paths_that_are_refused(tmp_path: Path) -> None:
         ("cut.csv.gz", "cannot be read as CSV: "),
         ("damaged", "1.parquet: cannot be read as Parquet"),
         ("twice.parquet", "two columns are named 'user_id'"),
+        ("prepared", "has a manifest.json: a prepared dataset is not a log"),
     ):
         with pytest.raises(InputError) as caught:
             prepare(f"{tmp_path}/{name}", out=tmp_path / "out")
