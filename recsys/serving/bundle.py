@@ -38,7 +38,7 @@ from recsys.machine import keep_freed_memory
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import Head
 from recsys.model.models import Model
-from recsys.serving.raw_values import times_on_scale
+from recsys.serving.raw_values import newest_for, times_on_scale
 
 logger = logging.getLogger(__name__)
 
@@ -433,7 +433,9 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
             *(dataset.path, outside, len(targets), part),
         )
     until = bundle.manifest.trained_until
-    times = times_on_scale(dataset.timestamps, until, str(dataset.path))
+    times = times_on_scale(
+        dataset.timestamps, newest_for(dataset.timestamps, until), str(dataset.path)
+    )
     if until is None or (len(targets) and times[targets].min() <= until):
         logger.warning(
             "%s: not the dataset that the model was trained on, and not all of its targets are "

@@ -34,6 +34,7 @@ from recsys.serving.raw_values import (
     joined_lists,
     known_tokens,
     lists_of,
+    newest_for,
     time_on_scale,
     times_on_scale,
 )
@@ -196,7 +197,7 @@ class HistoryReader:
         return dataset.user_ids.gather(rows), Histories(
             self._tokens[dataset.items[entries]],
             np.concatenate([[0], np.cumsum(ends - starts)]),
-            times_on_scale(dataset.timestamps[entries], self.newest, str(dataset.path)),
+            times_on_scale(dataset.timestamps[entries], self._newest, str(dataset.path)),
             interaction_features=None if features is None else features[entries],
             user_features=None if user_features is None else user_features[rows],
         )
@@ -207,6 +208,10 @@ class HistoryReader:
         if self.dataset is None:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
         return self.encoders.read(self.dataset)
+
+    @cached_property
+    def _newest(self) -> int | None:
+        return newest_for(self._encoded.timestamps, self.newest)
 
     @cached_property
     def _users(self) -> Vocabulary:

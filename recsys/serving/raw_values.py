@@ -151,6 +151,16 @@ def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
     return int(times_on_scale(numbers, newest, place, dates=isinstance(moment, str))[0])
 
 
+def newest_for(times: NDArray[np.int64], newest: int | None) -> int | None:
+    """Return the newest time of the log for `times_on_scale` of a dataset's times.
+
+    None if they have several units, which `prepare` has warned of, or none, or it has none, such
+    as a time without end: they are compared as numbers.
+    """
+    has_unit = newest is not None and units_in(np.array([newest]))
+    return newest if has_unit and len(units_in(times)) == 1 else None
+
+
 def times_on_scale(
     times: NDArray[np.int64], newest: int | None, place: str, *, dates: bool = False
 ) -> NDArray[np.int64]:
