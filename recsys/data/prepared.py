@@ -276,4 +276,7 @@ def with_words(config: DataConfig | None, words: LogWords) -> DataConfig:
     if columns := {_COLUMNS[word]: changes[word] for word in changes if word in _COLUMNS}:
         named = Columns() if config.columns is None else config.columns
         fields["columns"] = named.model_dump(exclude_unset=True) | columns
-    return DataConfig(**(config.model_dump(exclude_unset=True) | fields)) if fields else config
+    try:
+        return DataConfig(**(config.model_dump(exclude_unset=True) | fields)) if fields else config
+    except InputError as error:
+        raise InputError(f"data{str(error).removeprefix(DataConfig.__name__)}") from error

@@ -105,7 +105,7 @@ def test_words_are_settings_and_win_over_the_config(tmp_path: Path) -> None:
     [
         ({"user_minimum": 0}, "min_user_interactions: input should be greater than"),
         ({"since": "soon"}, "since: a time must be a number or an ISO 8601 date"),
-        ({"split": "last"}, "split: the kind must be 'leave_last_out'"),
+        ({"split": "last"}, "data: split: the kind must be 'leave_last_out'"),
         ({"customer": "x"}, "customer: no such setting of a log; they are user, item, time"),
     ],
 )
