@@ -21,12 +21,12 @@ app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_h
 def main() -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2."""
     logging.basicConfig(level=logging.WARNING, handlers=[log_handler()])
-    is_first = os.environ.get("RANK", "0") == "0"  # torchrun numbers the processes that it starts
+    several = "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1"  # torchrun
+    is_first = not several or os.environ["RANK"] == "0"
     logging.getLogger("recsys").setLevel(logging.INFO if is_first else logging.ERROR)
-    if "RANK" not in os.environ:  # torchrun ends its processes by SIGTERM, at once
+    if not several:  # torchrun ends its processes by SIGTERM, at once
         signal.signal(signal.SIGTERM, terminate)
     try:
-        several = os.environ.get("WORLD_SIZE", "1") != "1" and "TORCHELASTIC_RUN_ID" in os.environ
         if several and "train" not in sys.argv[1:2]:
             raise InputError("torchrun: only train runs in several processes")
         app()
