@@ -111,7 +111,8 @@ def test_help_and_refused_options_do_not_wait_for_torch() -> None:
 
 @pytest.mark.parametrize(("variable", "code"), [("JOB_ID", 0), ("TORCHELASTIC_RUN_ID", 2)])
 def test_only_processes_of_torchrun_are_several(variable: str, code: int) -> None:
-    environment = os.environ | {"WORLD_SIZE": "2", "RANK": "1", variable: "a"}  # as job systems set it, too
+    """Job systems number their processes too."""
+    environment = os.environ | {"WORLD_SIZE": "2", "RANK": "1", variable: "a"}
     command = [sys.executable, "-m", "recsys", "prepare", "--help"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, "torchrun: only train" in done.stderr) == (code, code == 2)
