@@ -283,7 +283,7 @@ class EpochBatches:
         for number, batch in enumerate(self._batches, 1):
             if number > skipped:
                 self._served = number
-                yield batch if self._processes == 1 else batch.shard(self._process, self._processes)
+                yield batch.shard(self._process, self._processes)
 
 
 def histories_after(histories: Histories, time: int | None) -> Bools:

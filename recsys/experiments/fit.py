@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,13 +117,9 @@ def _fit(
     candidates = choose_candidates(experiment.evaluation, dataset, "test", held_out.test)
     files = checkpoint_files(out, experiment, dataset)
     found = [None if fresh else file.read() for file in files]
+    train = partial(train_all, start, dataset, held_out.valid, found)
     if process() > 0:
-        train_all(
-            *(start, dataset, held_out.valid, found),
-            report=lambda *_: None,
-            save=lambda *_: None,
-            progress=progress,
-        )
+        train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise SystemExit
     check_out(out)
     if fresh:  # those of other members too, if the experiment had more
@@ -145,8 +142,7 @@ def _fit(
             seconds = time.perf_counter() - started
             files[index].write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        fitted = train_all(
-            *(start, dataset, held_out.valid, found),
+        fitted = train(
             report=lambda epoch, metrics: tracker.log_metrics(metrics, epoch),
             save=save,
             progress=view,

@@ -236,13 +236,15 @@ def _trainer(
 ) -> pl.Trainer:
     # Lightning logs tips and advertisements; this module logs what users need to know.
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    several = processes() > 1
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if several else 1
     return pl.Trainer(
         max_epochs=epochs,  # the recorder may stop earlier
         accelerator=training_device(),
-        devices=int(os.environ["LOCAL_WORLD_SIZE"]) if processes() > 1 else gpus() or 1,
-        num_nodes=processes() // int(os.environ["LOCAL_WORLD_SIZE"]) if processes() > 1 else 1,
+        devices=here if several else gpus() or 1,
+        num_nodes=processes() // here,
         # All processes make the same buffers, which nothing changes: none are sent in a step.
-        strategy=DDPStrategy(forward_sync_buffers=False) if processes() > 1 else "auto",
+        strategy=DDPStrategy(forward_sync_buffers=False) if several else "auto",
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision="bf16-mixed" if curve.precision == "bf16" else "32-true",
         callbacks=callbacks,

@@ -240,7 +240,7 @@ def _aligned(side: Tensor) -> Tensor:
 def draw_negatives(
     kind: Literal["uniform", "popularity", "in_batch"],
     count: int,
-    interactions: Tensor,
+    cumulative: Tensor,
     targets: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Draw the negatives of a step, of which some may be equal.
@@ -249,27 +249,27 @@ def draw_negatives(
         kind: uniform: all items are equally likely, and a draw as large as the catalogue has every
             item once; popularity: in proportion to their interactions; in_batch: from the targets.
         count: C, the number of negatives.
-        interactions: of each item in training [I + 1], by item token, float64; 0 of PAD.
+        cumulative: interactions in training of the items up to each [I + 1], float64; 0 of PAD.
         targets: item tokens [B, L], PAD for none.
 
     Returns:
         Item tokens [C], and the log of the expected count of each of these items in a draw, which
         sampled softmax subtracts from its logit so that the draw represents the full catalogue.
     """
-    num_items = len(interactions) - 1
+    num_items = len(cumulative) - 1
     if kind == "uniform":
         items = torch.arange(1, num_items + 1, device=targets.device)
         if count < num_items:
             items = torch.randint(1, num_items + 1, (count,), device=targets.device)
         return items, torch.full_like(items, min(count / num_items, 1), dtype=torch.float32).log()
     if kind == "popularity":
-        up_to = interactions.cumsum(0)  # torch.multinomial adds float32, up to 2^24
-        points = torch.rand(count, dtype=up_to.dtype, device=up_to.device) * up_to[-1]
-        items = torch.searchsorted(up_to, points, right=True)
+        points = torch.rand(count, dtype=cumulative.dtype, device=targets.device) * cumulative[-1]
+        items = torch.searchsorted(cumulative, points, right=True)
     else:
         pool = targets[targets != PAD]
         items = pool[torch.randint(len(pool), (count,), device=targets.device)]
-    return items, (interactions[items] * (count / interactions.sum())).log().float()
+    interactions = cumulative[items] - cumulative[items - 1]
+    return items, (interactions * (count / cumulative[-1])).log().float()
 
 
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

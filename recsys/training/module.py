@@ -46,16 +46,15 @@ def mean_loss(
     history: HistoryRepresentation,
     targets: Tensor,
     seen: Tensor | None,
-    interactions: Tensor,
+    cumulative: Tensor,
 ) -> Tensor:
     """Return the mean loss of the targets [B, L], PAD for none.
 
     ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
-    items are wrong answers like any other. ``interactions`` [I + 1] are those of each item in
-    training, by item token.
+    items are wrong answers like any other. ``cumulative`` is that of `draw_negatives`.
     """
     if not isinstance(config, CrossEntropy):
-        return _sampled_loss(config, model, history, targets, seen, interactions)
+        return _sampled_loss(config, model, history, targets, seen, cumulative)
     head, table = model.head, model.items.table()
     before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
     if not head.attends:
@@ -77,14 +76,14 @@ def _sampled_loss(
     history: HistoryRepresentation,
     targets: Tensor,
     seen: Tensor | None,
-    interactions: Tensor,
+    cumulative: Tensor,
 ) -> Tensor:
     """`mean_loss` against negatives that all positions share.
 
     Item embeddings are read row by row, so that their gradient is sparse.
     """
     head, count = model.head, config.num_negatives
-    items, log_expected = draw_negatives(config.negatives, count, interactions, targets)
+    items, log_expected = draw_negatives(config.negatives, count, cumulative, targets)
     candidates = head.represent_candidates(model.items(items))
     of_targets = head.represent_candidates(model.items(targets))
     target_logits = exact(head.score_targets(history, of_targets))
@@ -212,7 +211,7 @@ class TrainingModule(pl.LightningModule):
     says whether items seen before a target are excluded from its negatives.
     """
 
-    _interactions: Tensor
+    _cumulative: Tensor
 
     def __init__(
         self,
@@ -232,7 +231,7 @@ class TrainingModule(pl.LightningModule):
         self._config = config
         self._exclude_seen = exclude_seen
         self._random: Tensor | None = None
-        self.register_buffer("_interactions", interactions.double(), persistent=False)
+        self.register_buffer("_cumulative", interactions.double().cumsum(0), persistent=False)
         if config.loss.kind != "cross_entropy":
             use_sparse_gradients(model)
 
@@ -284,7 +283,7 @@ class TrainingModule(pl.LightningModule):
         """Return the mean loss of the targets [B, L], given what `teacher_forced` returned."""
         excluded = seen if self._exclude_seen else None
         return mean_loss(
-            self._config.loss, self.model, history, targets, excluded, self._interactions
+            self._config.loss, self.model, history, targets, excluded, self._cumulative
         )
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

@@ -36,8 +36,8 @@ from recsys.training.losses import (
 from recsys.training.module import mean_loss, use_sparse_gradients
 
 ITEMS = 11
-INTERACTIONS = torch.arange(ITEMS + 1.0, dtype=torch.float64)
-"""By item token; item 0 is none."""
+CUMULATIVE = torch.arange(ITEMS + 1.0, dtype=torch.float64).cumsum(0)
+"""As many interactions of each item as its token."""
 HEADS: list[DotProduct | TargetAttention] = [DotProduct(), TargetAttention(num_heads=2, head_dim=4)]
 # The last sequence is padded, and items repeat.
 INPUTS = ModelInputs(
@@ -113,7 +113,7 @@ def test_all_items_as_negatives_give_full_cross_entropy(
     for config in (CrossEntropy(), sampled):
         history, seen = model.teacher_forced(INPUTS, TARGETS)
         value = mean_loss(
-            config, model, history, TARGETS, seen if exclude_seen else None, INTERACTIONS
+            config, model, history, TARGETS, seen if exclude_seen else None, CUMULATIVE
         )
         gradients = torch.autograd.grad(
             value, list(model.parameters()), allow_unused=True, materialize_grads=True
@@ -138,9 +138,9 @@ def test_the_loss_equals_the_plain_formula_at_each_position(
     model = make_model(head)
     history, seen = model.teacher_forced(INPUTS, TARGETS)
     torch.manual_seed(1)
-    found = mean_loss(config, model, history, TARGETS, seen, INTERACTIONS)
+    found = mean_loss(config, model, history, TARGETS, seen, CUMULATIVE)
     torch.manual_seed(1)
-    negatives, log_expected = draw_negatives(config.negatives, 4, INTERACTIONS, TARGETS)
+    negatives, log_expected = draw_negatives(config.negatives, 4, CUMULATIVE, TARGETS)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
     for b in range(3):
@@ -169,7 +169,7 @@ def test_negatives_have_their_expected_frequency(
     targets = torch.repeat_interleave(torch.arange(6), interactions)[None]
     counts, expected = torch.zeros(6), torch.zeros(6)
     for _ in range(3000):
-        items, log_expected = draw_negatives(kind, 4, interactions.double(), targets)
+        items, log_expected = draw_negatives(kind, 4, interactions.double().cumsum(0), targets)
         counts += torch.bincount(items, minlength=6)
         expected[items] = log_expected.exp()
     torch.testing.assert_close(counts / 3000, expected, rtol=0.1, atol=0)
@@ -181,12 +181,12 @@ def test_rare_items_are_drawn_beside_very_many_interactions() -> None:
     torch.manual_seed(0)
     interactions = torch.ones(1_000_001, dtype=torch.float64)
     interactions[0], interactions[1] = 0, 2**25
-    items, _ = draw_negatives("popularity", 30_000, interactions, TARGETS)
+    items, _ = draw_negatives("popularity", 30_000, interactions.cumsum(0), TARGETS)
     assert (items > 1).double().mean().item() == pytest.approx(1e6 / (1e6 + 2**25), rel=0.15)
 
 
 def test_a_uniform_draw_as_large_as_the_catalogue_has_every_item_once() -> None:
-    items, log_expected = draw_negatives("uniform", 20, INTERACTIONS, TARGETS)
+    items, log_expected = draw_negatives("uniform", 20, CUMULATIVE, TARGETS)
     assert items.tolist() == list(range(1, ITEMS + 1))
     assert not log_expected.any()
 
@@ -218,7 +218,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
     history, seen = model.teacher_forced(
         ModelInputs(INPUTS.items[:1], INPUTS.lengths[:1]), TARGETS[:1]
     )
-    mean_loss(config, model, history, TARGETS[:1], seen, INTERACTIONS).backward()
+    mean_loss(config, model, history, TARGETS[:1], seen, CUMULATIVE).backward()
     gradient = model.items.weight.grad
     assert gradient is not None
     assert gradient.is_sparse
@@ -233,7 +233,7 @@ def test_only_rows_that_are_read_have_a_gradient() -> None:
 def test_a_step_without_targets_costs_nothing_and_teaches_nothing(config: LossConfig) -> None:
     model, nothing = make_model(DotProduct()), torch.zeros_like(TARGETS)
     history, seen = model.teacher_forced(INPUTS, nothing)
-    loss = mean_loss(config, model, history, nothing, seen, INTERACTIONS)
+    loss = mean_loss(config, model, history, nothing, seen, CUMULATIVE)
     assert loss.item() == 0
     loss.backward()
     assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
