@@ -1,7 +1,6 @@
-"""Charts: static SVG by matplotlib, which stands in a page and as a file, on light and dark ground.
+"""Charts: static SVG by matplotlib, which stands in a page and as a file.
 
-Colours are attributes, which need no style sheet; that of a page (`recsys.reports.pages`) changes
-them on dark ground. Texts stay texts; they are measured in DejaVu Sans, which is wide.
+Colours are attributes: a page's style sheet changes them on dark ground. Texts stay texts.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 WIDTH = 420
 """The width of every chart, in its own pixels: that of a telephone, or of a column of a paper."""
 
-# Each colour on light and on dark ground. Those of runs were found by a search in OKLab: they stay
-# apart for every kind of colour blindness (Machado et al. 2009) and have a contrast of 3:1 with
-# their ground, as WCAG 1.4.11 asks of marks.
+# Each colour on light and on dark ground. Those of runs stay apart for every kind of colour
+# blindness (Machado et al. 2009) and have a contrast of 3:1 with their ground (WCAG 1.4.11).
 PAPER = ("#ffffff", "#14191f")
 INK = ("#17212b", "#e8edf2")
 MUTED = ("#5b6874", "#9aa7b4")
@@ -117,7 +115,7 @@ def add_line(
     axes.plot(
         xs,
         ys,
-        label=_in_legend(label),
+        label=f" {shortened(label, _LETTERS)}",  # matplotlib leaves out names that begin with _
         color=style.colour,
         linestyle=style.stroke,
         linewidth=2,
@@ -127,38 +125,28 @@ def add_line(
     )
 
 
-def add_ranges(
-    axes: Axes, label: str, intervals: Sequence[Interval], style: Style, offset: float
-) -> None:
-    """Draw the horizontal intervals of a run at the places 0, 1 …, moved by an offset."""
-    means, lows, highs = zip(*intervals, strict=True)
-    places = [place + offset for place in range(len(intervals))]
-    axes.hlines(places, lows, highs, style.colour, linewidth=2)
-    axes.plot(means, places, style.marker, label=_in_legend(label), color=style.colour)
-
-
 def forest(
     name: str, title: str, caption: str, rows: Sequence[ForestRow], x: str, line: float | None
 ) -> Chart:
     """Draw rows from top to bottom: the label and the numbers, below them mean and interval.
 
-    ``line`` is a value that has a broken line, such as the mean of the reference.
+    A broken line stands at the value ``line``, such as the mean of the reference.
     """
     axes = new_axes(x, height=42 + 40 * len(rows))
     if line is not None:
         axes.axvline(line, **BROKEN)
+    words: Any = {
+        "va": "bottom",
+        "color": INK[0],
+        "transform": axes.get_yaxis_transform(),
+        "bbox": {"facecolor": PAPER[0], "edgecolor": "none", "pad": 1},
+        "parse_math": False,
+    }
     for place, row in enumerate(rows):
         mean, low, high = row.interval
         colour, marker, _ = row.style
         axes.hlines(place, low, high, colour, linewidth=3)
         axes.plot(mean, place, marker, color=colour, ms=9, mew=2, markeredgecolor=PAPER[0])
-        words: Any = {
-            "va": "bottom",
-            "color": INK[0],
-            "transform": axes.get_yaxis_transform(),
-            "bbox": {"facecolor": PAPER[0], "edgecolor": "none", "pad": 1},
-            "parse_math": False,
-        }
         room = int((WIDTH - 7 * len(row.text)) / 7.5) - 1
         axes.text(0, place - 0.27, shortened(row.label, room), ha="left", **words)
         axes.text(1, place - 0.27, row.text, ha="right", **words)
@@ -185,16 +173,8 @@ def chart(axes: Axes, name: str, title: str, caption: str) -> Chart:
     return Chart(name, title, caption, _as_element(buffer.getvalue(), printable(title)))
 
 
-def _in_legend(label: str) -> str:
-    return f" {shortened(label, _LETTERS)}"  # matplotlib leaves out names that begin with _
-
-
 def shortened(text: str, length: int) -> str:
-    """Return a text without control characters, and without its middle if it is longer.
-
-    >>> shortened("a rather long name", 11), shortened("short", 11)
-    ('a rat… name', 'short')
-    """
+    """Return a text without control characters, and without its middle if it is longer."""
     text, half = printable(text), (length - 1) // 2
     return text if len(text) <= length else f"{text[:half]}…{text[-half:]}"
 

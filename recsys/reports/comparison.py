@@ -31,10 +31,8 @@ from recsys.tracking.runs import EvaluatedRun, differing_tags, find_runs, run_la
 
 HEADLINE = "ndcg_at_10"
 """The metric that runs are ordered by, unless a comparison has other metrics only."""
-_NUMBERS = (
-    *("", "_low", "_high", "_difference", "_difference_low", "_difference_high"),
-    *("_p_value", "_spread"),
-)
+_DIFFERENCE = ("_difference", "_difference_low", "_difference_high", "_p_value")
+_NUMBERS = ("", "_low", "_high", *_DIFFERENCE, "_spread")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +71,14 @@ class ComparedRun:
         of_seeds = {metric: [run.value(metric) for run in runs] for metric in metrics}
         intervals = row.intervals_of(metrics)
         means = {metric: float(np.mean(values)) for metric, values in of_seeds.items()}
+        several = of_seeds if len(runs) > 1 else {}
         logged = [run.run.data.metrics for run in runs]
         costs = [name for name in COSTS if all(name in metrics_of for metrics_of in logged)]
         return replace(
             row,
             metrics=means | {metric: interval.mean for metric, interval in intervals.items()},
             intervals=intervals,
-            spreads={
-                metric: float(np.std(values, ddof=1))
-                for metric, values in of_seeds.items()
-                if len(values) > 1
-            },
+            spreads={name: float(np.std(values, ddof=1)) for name, values in several.items()},
             costs={name: float(np.mean([of_run[name] for of_run in logged])) for name in costs},
         )
 
@@ -129,10 +124,8 @@ class ComparedRun:
     def where(self, column: str, segment: object) -> ComparedRun:
         """Return the same runs on the targets of one segment; see `with_segments`."""
         same = pl.col(column).eq_missing(pl.lit(segment))
-        runs = [
-            replace(run, ranks=replace(run.ranks, frame=run.ranks.frame.filter(same)))
-            for run in self.runs
-        ]
+        tables = [replace(run.ranks, frame=run.ranks.frame.filter(same)) for run in self.runs]
+        runs = [replace(run, ranks=table) for run, table in zip(self.runs, tables, strict=True)]
         return replace(self, runs=tuple(runs))
 
 
@@ -194,7 +187,7 @@ class Comparison:
             names = ("name", "run_id", "model", "trained_on", "seeds")
             cells: dict[str, object] = {name: getattr(row, name) for name in names}
             for metric in self.metrics:
-                bounds = row.intervals[metric][1:] if metric in row.intervals else [None] * 2
+                _, *bounds = row.intervals.get(metric, [None] * 3)
                 difference = row.differences.get(metric, [None] * 4)
                 numbers = [row.metrics[metric], *bounds, *difference, row.spreads.get(metric)]
                 cells |= {metric + end: value for end, value in zip(_NUMBERS, numbers, strict=True)}
@@ -227,9 +220,8 @@ class Comparison:
                 frame = within.first.ranks.frame
                 cells = {column: segment, "name": row.name}
                 cells |= {"users": frame["user"].n_unique(), "targets": len(frame)}
-                for name, interval in within.intervals_of(metrics).items():
-                    ends = (name, f"{name}_low", f"{name}_high")
-                    cells |= dict(zip(ends, interval, strict=True))
+                for name, (mean, low, high) in within.intervals_of(metrics).items():
+                    cells |= {name: mean, f"{name}_low": low, f"{name}_high": high}
                 rows.append(cells)
         return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -253,7 +245,15 @@ def compare(
     if metrics is not None:
         sources = {*map(source_of, metrics)}
     evaluated = find_runs(runs, tracking, part, sources)
-    _refuse_other_protocols(evaluated)
+    first, *others = evaluated
+    for other in others:
+        if tags := differing_tags(other.run, first.run):
+            pair = (first.run, other.run)
+            ours, theirs = ((run.data.tags.get(tags[0]) or "none")[:40] for run in pair)
+            raise InputError(
+                f"runs {run_label(first.run)} and {run_label(other.run)} differ in {tags[0]}: "
+                f"{ours!r} and {theirs!r}; compare models evaluated under one protocol"
+            )
     common = _on_common_targets(evaluated)
     if common and "logged" in sources:
         raise InputError(
@@ -274,19 +274,6 @@ def compare(
         users=len(np.unique(first.ranks.users)),
         targets=len(first.ranks.frame),
     )
-
-
-def _refuse_other_protocols(runs: Sequence[EvaluatedRun]) -> None:
-    first, *others = runs
-    for other in others:
-        if tags := differing_tags(other.run, first.run):
-            ours, theirs = (
-                (run.run.data.tags.get(tags[0]) or "none")[:40] for run in (first, other)
-            )
-            raise InputError(
-                f"runs {run_label(first.run)} and {run_label(other.run)} differ in {tags[0]}: "
-                f"{ours!r} and {theirs!r}; compare models evaluated under one protocol"
-            )
 
 
 def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
@@ -408,8 +395,7 @@ def how_measured(comparison: Comparison, tested: str | None = None) -> str:
 
 def verdict(difference: PairedResult, rival_mean: float, rival: str) -> str:
     """Say how a run compares with its rival, whose metric is given."""
-    # The spaces keep it on one line.
-    p = f"p = {decimals(difference.p_value)}".replace(" ", "\N{NO-BREAK SPACE}")
+    p = f"p = {decimals(difference.p_value)}"
     change = decimals(difference.difference, "+")
     if rival_mean:
         change = f"{round(100 * difference.difference / rival_mean):+d}%".replace("-", "−")
@@ -421,37 +407,21 @@ def verdict(difference: PairedResult, rival_mean: float, rival: str) -> str:
 
 
 def with_interval(interval: Interval) -> str:
-    """Format a mean and its interval.
-
-    >>> with_interval(Interval(0.2, 0.1, 0.25))
-    '.2000 [.1000, .2500]'
-    """
+    """Format a mean and its interval: .2000 [.1000, .2500]."""
     return f"{decimals(interval.mean)} {in_brackets(interval.low, interval.high)}"
 
 
 def in_brackets(low: float, high: float, sign: str = "-") -> str:
-    """Format the ends of an interval.
-
-    >>> in_brackets(-0.5, 0.5, sign="+")
-    '[-.5000, +.5000]'
-    """
+    """Format the ends of an interval: [.1000, .2500], or with the sign + also [-.5000, +.5000]."""
     return f"[{decimals(low, sign)}, {decimals(high, sign)}]"
 
 
 def decimals(value: float, sign: str = "-") -> str:
-    """Format a number with four decimals and without the zero before the point.
-
-    >>> decimals(0.19), decimals(-0.5), decimals(0.5, sign="+"), decimals(10.25)
-    ('.1900', '-.5000', '+.5000', '10.2500')
-    """
+    """Format a number with four decimals and no zero before the point: .1900."""
     return re.sub(r"^([+-]?)0\.", r"\1.", f"{value:{sign}.4f}")
 
 
 def title(metric: str) -> str:
-    """Return the name of a metric as text.
-
-    >>> title("ndcg_at_10"), title("next_recall_at_5")
-    ('NDCG@10', 'next recall@5')
-    """
+    """Return the name of a metric as text: NDCG@10, next recall@5."""
     text = metric.replace("_at_", "@").replace("_", " ")
     return text.replace("ndcg", "NDCG").replace("mrr", "MRR")

@@ -1,31 +1,21 @@
-"""A comparison as a self-contained page, with charts, CSV and LaTeX: the leading run first."""
+"""A comparison as a page, with charts, CSV and LaTeX: the leading run first."""
 
 from __future__ import annotations
 
 import os
-import re
 from itertools import cycle
 from pathlib import Path
 
 from recsys.errors import InputError, printable
-from recsys.evaluation.held_out import SEGMENTS
 from recsys.evaluation.metrics import Interval
 from recsys.folders.atomic import new_folder
-from recsys.reports.charts import (
-    STYLES,
-    Chart,
-    ForestRow,
-    Style,
-    add_ranges,
-    chart,
-    forest,
-    new_axes,
-)
+from recsys.reports.charts import STYLES, Chart, ForestRow, Style, forest
 from recsys.reports.comparison import (
     HEADLINE,
     ComparedRun,
     Comparison,
     decimals,
+    how_measured,
     in_brackets,
     title,
     verdict,
@@ -36,19 +26,12 @@ from recsys.reports.statistics import ALPHA
 from recsys.tracking.artifacts import COSTS
 
 PAGE = "comparison.html"
-_FILES = re.compile(r"comparison\.(html|csv|tex)|(intervals|differences|segment_\w+)\.svg")
-"""The names of the files of a report; a folder with any other is left alone."""
-_MOST_RUNS = 5
-"""The number of runs in one chart of segments: with more, intervals cannot be told apart."""
+_FILES = {PAGE, "comparison.csv", "comparison.tex", "intervals.svg", "differences.svg"}
+"""The files of a report; a folder with any other is left alone."""
 _EXPLAINED = (
     "NDCG@10 is 1 where the held-out item is the first of the list, less the lower it stands (.63 "
     "for the second, .39 for the fifth), and 0 where it is not among the first 10. "
 )
-_SEGMENT_TITLES = {
-    "history": "By length of the history",
-    "purchase": "New items and repeats",
-    "popularity_decile": "By popularity of the item",
-}
 
 
 def write_comparison_report(path: str | os.PathLike[str], comparison: Comparison) -> Path:
@@ -58,27 +41,23 @@ def write_comparison_report(path: str | os.PathLike[str], comparison: Comparison
     replaced, another folder refused. The same comparison gives the same bytes.
     """
     path = Path(path)
-    foreign = [path.name] if path.is_file() else []
-    if path.is_dir():
-        foreign = [file.name for file in path.iterdir() if not _FILES.fullmatch(file.name)]
-    if foreign:
+    foreign = {file.name for file in path.iterdir()} - _FILES if path.is_dir() else {path.name}
+    if path.exists() and foreign:
         raise InputError(
             f"{path}: exists and is left alone: {min(foreign)} is not part of a comparison report: "
             "choose another folder, or move it away"
         )
-    at_a_glance = forests(comparison)
-    segments = draw_segments(comparison)
+    charts = forests(comparison)
     sections = [
-        Section("At a glance", at_a_glance),
+        Section("At a glance", charts),
         Section("Every number", tables=[every_number(comparison)]),
-        Section("For whom, and for what", segments),
     ]
     count = len(comparison.rows)
     headline = f"{count} run{'s' * (count > 1)} on {comparison.dataset}"
     page = render(headline, _lead(comparison), sections)
     with new_folder(path) as folder:
-        for picture in (*at_a_glance, *segments):
-            (folder / f"{picture.name}.svg").write_text(picture.svg, encoding="utf-8")
+        for chart in charts:
+            (folder / f"{chart.name}.svg").write_text(chart.svg, encoding="utf-8")
         comparison.frame().write_csv(folder / "comparison.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
         (folder / PAGE).write_text(page, encoding="utf-8")
@@ -92,16 +71,11 @@ def _lead(comparison: Comparison) -> str:
         return ""
     figures = with_interval(comparison.headline_interval(leader))
     text = f"{leader.label} leads: {title(comparison.headline)} {figures}"
-    reference = comparison.rows[0]
-    rival = others[0] if leader is reference else reference
+    rival = others[0] if leader is comparison.rows[0] else comparison.rows[0]
     if (difference := comparison.difference(leader, rival)) is not None:
-        rival_mean = comparison.headline_interval(rival).mean
-        name = f"{rival.label} ({decimals(rival_mean)})"
-        text += f", {verdict(difference, rival_mean, name)}"
+        mean = comparison.headline_interval(rival).mean
+        text += f", {verdict(difference, mean, f'{rival.label} ({decimals(mean)})')}"
     return f"{text}."
-
-
-# --- Charts --------------------------------------------------------------------------------------
 
 
 def styled(comparison: Comparison) -> list[tuple[ComparedRun, Style]]:
@@ -124,8 +98,7 @@ def forests(comparison: Comparison) -> list[Chart]:
     caption = _EXPLAINED if comparison.headline == HEADLINE else ""
     caption += "Means over users with 95% intervals."
     if line is not None:
-        caption += " The broken line is the mean of the reference, which all others are tested "
-        caption += "against."
+        caption += " The broken line is the mean of the reference, which others are tested against."
     charts = [forest("intervals", metric, caption, rows, metric, line)]
     if differences:
         caption = "The same users under both runs: paired differences with 95% intervals and "
@@ -133,38 +106,6 @@ def forests(comparison: Comparison) -> list[Chart]:
         name, x = f"Difference to {reference.name}", f"{metric} minus that of {reference.name}"
         charts.append(forest("differences", name, caption, differences, x, 0.0))
     return charts
-
-
-def draw_segments(comparison: Comparison) -> list[Chart]:
-    """Draw NDCG@10 of the best runs by segment, one chart for each kind.
-
-    Kinds that the rank tables lack, or of which all targets have the same value, have no chart.
-    """
-    runs, charts = styled(comparison)[:_MOST_RUNS], []
-    frame = runs[0][0].first.ranks.frame
-    for column, name in _SEGMENT_TITLES.items():
-        if any(column not in row.first.ranks.segments for row, _ in runs):
-            continue
-        counts = dict(frame[column].drop_nulls().value_counts().sort(column).iter_rows())
-        if len(counts) < 2:
-            continue
-        axes = new_axes(title(HEADLINE), height=45 + len(counts) * (12 + 8 * len(runs)))
-        for number, (row, style) in enumerate(runs):
-            within = [row.where(column, segment) for segment in counts]
-            intervals = [run.intervals_of([HEADLINE])[HEADLINE] for run in within]
-            add_ranges(axes, row.label, intervals, style, 0.16 * (number - (len(runs) - 1) / 2))
-        axes.set_yticks(range(len(counts)), [f"{s} ({n:,})" for s, n in counts.items()])
-        axes.set_ylim(len(counts) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        caption = f"By {SEGMENTS[column]}: means and 95% intervals over the users with such "
-        caption += "held-out items. In brackets: the number of targets."
-        if len(comparison.rows) > len(runs):
-            caption += f" The {len(runs)} runs that lead."
-        charts.append(chart(axes, f"segment_{column}", name, caption))
-    return charts
-
-
-# --- Tables --------------------------------------------------------------------------------------
 
 
 def every_number(comparison: Comparison) -> Table:
@@ -192,15 +133,13 @@ def every_number(comparison: Comparison) -> Table:
             digits = 2 if amount is not None and amount < 10 else 0
             cells.append("" if amount is None else f"{amount:,.{digits}f}")
         rows.append(cells)
-    caption = f"{comparison.dataset}, {comparison.targets:,} targets of {comparison.users:,} "
-    caption += f"users: {comparison.protocol}. From top to bottom: the mean over users and its 95% "
-    caption += "interval (percentile bootstrap)"
+    caption = how_measured(comparison)
     if several:
-        caption += f"; the difference to {reference.name} with its interval and p-value (paired "
-        caption += "randomisation test over users, Holm-corrected). Bold: the highest. "
-        caption += f"* significantly better than {reference.name}, † worse (p < .05)"
+        caption += f" Below it: the difference to {reference.name} (paired randomisation test over "
+        caption += "users, Holm-corrected). Bold: the highest. * significantly better than "
+        caption += f"{reference.name}, † worse (p < .05)."
     head = ["run", *map(title, comparison.metrics), *(COSTS[cost] for cost in costs)]
-    return Table("Every number", head, rows, f"{caption}.")
+    return Table("Every number", head, rows, caption)
 
 
 def _mark(row: ComparedRun, metric: str) -> str:

@@ -46,12 +46,7 @@ def render(title: str, lead: str, sections: Sequence[Section], name: str = "") -
     """Return a page; every text is escaped, and sections without contents are left out.
 
     The page forbids by its own policy what it does not need: scripts, requests, any other style.
-
-    Args:
-        title: the first words of the page.
-        lead: what the page shows, in a sentence or two.
-        sections: the sections of the page.
-        name: what it is about, in small letters above the title.
+    The name of what it is about stands in small letters above the title.
     """
     environment = Environment(
         autoescape=True,
@@ -61,11 +56,6 @@ def render(title: str, lead: str, sections: Sequence[Section], name: str = "") -
         lstrip_blocks=True,
     )
     style = environment.get_template("page.css").render(charts=charts)
-    return environment.get_template("page.html").render(
-        title=title,
-        lead=lead,
-        name=name,
-        sections=sections,
-        style=style,
-        digest=b64encode(sha256(style.encode()).digest()).decode(),
-    )
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    words = {"title": title, "lead": lead, "name": name, "sections": sections}
+    return environment.get_template("page.html").render(words, style=style, digest=digest)

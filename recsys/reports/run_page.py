@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,15 +24,8 @@ from recsys.evaluation.metrics import user_means
 from recsys.evaluation.tables import RankTable
 from recsys.folders.atomic import new_file
 from recsys.reports.charts import BROKEN, STYLES, Chart, add_line, chart, new_axes
-from recsys.reports.comparison import (
-    HEADLINE,
-    Comparison,
-    decimals,
-    title,
-    verdict,
-    with_interval,
-)
-from recsys.reports.comparison_page import draw_segments, every_number, forests
+from recsys.reports.comparison import HEADLINE, Comparison, decimals, title, verdict, with_interval
+from recsys.reports.comparison_page import every_number, forests
 from recsys.reports.pages import Cell, Section, Table, render
 from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.explain import explain_items
@@ -110,26 +102,20 @@ def write_run_report(path: str | os.PathLike[str], report: RunReport) -> Path:
     It needs no other file and no network; the same report gives the same bytes.
     """
     comparison, racers = report.comparison, by_outcome(report.racers)
-    tried = [
-        _race_table(racers),
-        Table("Settings, and why", ("setting", "value", "reason"), report.choices),
-    ]
+    settings = Table("Settings, and why", ("setting", "value", "reason"), report.choices)
+    facts = {
+        "command": report.command,
+        "made": f"{report.date:%Y-%m-%d %H:%M %Z}".rstrip(),
+        "took": f"{report.seconds / 60:.1f} minutes",
+        **report.versions,
+    }
     sections = [
         Section("At a glance", forests(comparison)),
-        Section("For whom, and for what", draw_segments(comparison)),
         Section("Every number", tables=[every_number(comparison)]),
-        Section("What was tried", draw_race(racers), tables=tried),
+        Section("What was tried", draw_race(racers), tables=[_race_table(racers), settings]),
         Section("The log", (), _facts_of_log(report.dataset), [_audit_table(report.findings)]),
         Section("What it recommends", tables=[report.examples] if report.examples else ()),
-        Section(
-            "Make it again",
-            facts={
-                "command": report.command,
-                "made": f"{report.date:%Y-%m-%d %H:%M %Z}".rstrip(),
-                "took": f"{report.seconds / 60:.1f} minutes",
-                **report.versions,
-            },
-        ),
+        Section("Make it again", facts=facts),
     ]
     headline, lead = answer_in_words(comparison)
     with new_file(Path(path)) as file:
@@ -165,11 +151,11 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
     trained = [racer for racer in racers if racer.points and not racer.is_baseline]
     if not trained:
         return []
-    minutes = max(racer.points[-1].seconds for racer in trained) > 180
-    unit = "minutes" if minutes else "seconds"
+    longest = max(racer.points[-1].seconds for racer in trained)
+    unit, seconds = ("minutes", 60) if longest > 180 else ("seconds", 1)
     axes = new_axes(f"{unit} of training", "NDCG@10 on validation")
     for racer, style in zip(trained, cycle(STYLES), strict=False):
-        times = [point.seconds / (60 if minutes else 1) for point in racer.points]
+        times = [point.seconds / seconds for point in racer.points]
         values = [point.ndcg for point in racer.points]
         add_line(axes, racer.name, times, values, style)
         if not racer.won:
@@ -182,9 +168,6 @@ def draw_race(racers: Sequence[Racer]) -> list[Chart]:
         axes.axhline(best, **BROKEN)
         caption += f"The broken line is the best baseline, {name}. "
     return [chart(axes, "race", "The race", caption)]
-
-
-# --- The answer ----------------------------------------------------------------------------------
 
 
 def answer_in_words(comparison: Comparison) -> tuple[str, str]:
@@ -213,10 +196,7 @@ def answer_in_words(comparison: Comparison) -> tuple[str, str]:
 
 
 def random_ndcg_at_10(ranks: RankTable) -> float:
-    """Return the expected NDCG@10 of a random order of the items that targets were ranked among.
-
-    An item in the history that is not ranked counts as one less, also if it is there twice.
-    """
+    """Return the expected NDCG@10 of a random order of the items that targets were ranked among."""
     gains = np.cumsum(1 / np.log2(np.arange(2, 12)))
     lists = ranks.frame.group_by("user", "history_length").agg(targets=pl.col("target").n_unique())
     targets, ranked = lists["targets"].to_numpy(), np.full(len(lists), ranks.protocol.num_items)
@@ -225,9 +205,6 @@ def random_ndcg_at_10(ranks: RankTable) -> float:
     reached = gains[np.minimum(ranked, 10) - 1] * targets / ranked
     values = np.minimum(1, reached / gains[np.minimum(targets, 10) - 1])
     return float(user_means(values, lists["user"].to_numpy()).mean())
-
-
-# --- The log -------------------------------------------------------------------------------------
 
 
 def _facts_of_log(dataset: PreparedDataset) -> dict[str, str]:
@@ -248,20 +225,12 @@ def _facts_of_log(dataset: PreparedDataset) -> dict[str, str]:
 
 def _audit_table(findings: Sequence[Finding]) -> Table:
     """Return the findings of an audit that have cases, the warnings first and marked."""
-    rows = [
-        (
-            Cell(finding.name, tag="warning" if finding.severity == "warn" else ""),
-            f"{finding.count:,}",
-            f"{finding.share:.1%}",
-            finding.sentence,
-        )
-        for finding in sorted(findings, key=lambda finding: finding.severity != "warn")
-        if finding.count
-    ]
+    rows = []
+    for finding in sorted(findings, key=lambda finding: finding.severity != "warn"):
+        if finding.count:
+            name = Cell(finding.name, tag="warning" if finding.severity == "warn" else "")
+            rows.append((name, f"{finding.count:,}", f"{finding.share:.1%}", finding.sentence))
     return Table("Audit of the data", ("finding", "count", "share", "meaning"), rows)
-
-
-# --- Users ---------------------------------------------------------------------------------------
 
 
 def examples_of(
@@ -271,11 +240,10 @@ def examples_of(
     seed: int = 0,
     seconds: float = math.inf,
 ) -> Table:
-    """Return the lists of some users with a test target, drawn at random.
+    """Return the lists of some users with a test target, made from the histories before it.
 
-    Each list is made from the history before the held-out item. The reasons for an item are the
-    items of the history that speak for it most, each with its part of all that the history adds
-    or takes (`recsys.serving.explain`). After so many seconds the other users are left out.
+    Each item has its reasons (`recsys.serving.explain`). After so many seconds the other users are
+    left out.
     """
     bundle, ends = recommender.bundle, time.monotonic() + seconds
     encoded = for_evaluation(bundle, dataset, "test")
@@ -294,10 +262,9 @@ def examples_of(
         at = int(encoded.timestamps[holdout.positions[row]]) if bundle.times == "request" else None
         rows.append(_example(recommender, history, target, at))
     hits = sum(bool(target.tag) for *_, target in rows)
-    caption = f"Drawn at random from the users with a test target, which is in the list of {hits} "
-    caption += f"of {len(rows)}. Each list is made from the history before it. Beside an item are "
-    caption += "the purchases that speak for it most, with their share of all that the history "
-    caption += "adds to its score or takes from it."
+    caption = f"Drawn at random; the target is in the list of {hits} of {len(rows)}. Beside an "
+    caption += "item are the purchases that speak for it most, with their share of all that the "
+    caption += "history adds to its score or takes from it."
     head = ("user", "the newest of the history", "recommended, the best first", "taken next")
     return Table(f"{len(rows)} users", head, rows, caption)
 
@@ -335,12 +302,10 @@ def _reasons(parts: pl.DataFrame) -> list[tuple[Any, float]]:
 
 
 def _names(bundle: ModelBundle, items: set[Any]) -> dict[Any, str]:
-    """Return the names of items by their ids: with the id where two share one or there is none."""
-    table, columns = bundle.item_table, bundle.name_columns
+    """Return the names of items by their ids; an item without a name is called by its id."""
     names = {item: str(item) for item in items}
-    if columns:
-        some = table.filter(pl.col("item_id").is_in(list(items)), pl.col(columns[0]).is_not_null())
-        named = some.select("item_id", pl.col(columns[0]).cast(pl.String)).iter_rows()
+    for column in bundle.name_columns[:1]:
+        known = bundle.item_table.filter(pl.col("item_id").is_in(list(items)))
+        named = known.select("item_id", pl.col(column).cast(pl.String)).iter_rows()
         names |= {item: name for item, name in named if name}
-    counts = Counter(names.values())
-    return {item: name if counts[name] == 1 else f"{name} ({item})" for item, name in names.items()}
+    return names

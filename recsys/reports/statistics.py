@@ -17,10 +17,8 @@ Table = TypeVar("Table", RankTable, NextListTable)
 
 ALPHA = 0.05
 """Differences with a smaller p-value are called significant."""
-RESAMPLES = 10_000
-"""The number of resamples of the test and of the interval: p-values are multiples of 1/10,001."""
-_DECIMALS = 5
-"""Differences are rounded to so many decimals: few distinct ones need few draws."""
+RESAMPLES = 10_000  # p-values are multiples of 1/10,001
+_DECIMALS = 5  # differences are rounded: few distinct ones need few draws
 
 
 class PairedResult(NamedTuple):
@@ -70,9 +68,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for their number (Holm 1979), in the order given.
 
     The smallest of m is multiplied by m, the next by m - 1; none falls below a smaller one.
-
-    >>> holm([0.04, 0.01, 0.03])
-    [0.06, 0.03, 0.06]
     """
     order = np.argsort(p_values)
     steps = np.take(p_values, order) * np.arange(len(order), 0, -1)
@@ -96,9 +91,8 @@ def _sign_flip_p_value(
 
 def refuse_different(a: RankTable | NextListTable, b: RankTable | NextListTable) -> None:
     """Refuse tables of different protocols, users or targets."""
-    rows, target_column = (
-        ("targets", "target") if isinstance(a, RankTable) else ("users", "targets")
-    )
+    of_ranks = isinstance(a, RankTable)
+    rows, target_column = ("targets", "target") if of_ranks else ("users", "targets")
     other_protocol = asdict(b.protocol)
     for name, value in asdict(a.protocol).items():
         if value != other_protocol[name]:

@@ -17,7 +17,6 @@ from recsys.reports.charts import (
     Chart,
     ForestRow,
     add_line,
-    add_ranges,
     chart,
     forest,
     new_axes,
@@ -37,18 +36,9 @@ def lines(name: str) -> Chart:
     return chart(axes, name, NAMES[0], "")
 
 
-def ranges(name: str) -> Chart:
-    axes = new_axes("$x$", "$y$")
-    for number, (label, style) in enumerate(zip(NAMES, STYLES, strict=False)):
-        add_ranges(axes, label, [Interval(0.5, 0, 1), Interval(2, 1, 3)], style, 0.1 * number)
-    axes.set_yticks([0, 1], ["$new$", "repeat"])
-    return chart(axes, name, NAMES[0], "")
-
-
 CHARTS: dict[str, Callable[[str], Chart]] = {
     "forest": lambda name: forest(name, NAMES[0], "", ROWS, "$x$", 2.2),
     "lines": lines,
-    "ranges": ranges,
 }
 
 
