@@ -12,7 +12,6 @@ from recsys.cli.options import (
     Bundle,
     BundleData,
     Data,
-    HeldOutPart,
     Index,
     Retrieve,
     Uri,
@@ -21,7 +20,7 @@ from recsys.cli.options import (
     open_bundle,
     store_of,
 )
-from recsys.console import say, show_rows
+from recsys.console import show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.progress import stage
 
@@ -92,38 +91,25 @@ def make_index(
     out: Path,
     recall: Annotated[float, Option(min=0.0, max=1.0)] = 0.98,
     k: Annotated[int | None, Option("-k", min=1)] = None,
-    part: HeldOutPart = "test",
-    gpu: bool = False,
 ) -> None:
-    """Make an approximate index of a model's items, and measure whether it is worth using.
+    """Make an approximate index of a model's items, for recommend --index and serve --index.
 
-    For recommend --index and serve --index. It finds the items with the largest dot products
-    without scoring all, and misses some. Both searches are timed on this machine after histories
-    of the dataset. The index itself is always searched on the CPU. Needs the extra ann.
+    It finds the items with the largest dot products without scoring all, and misses some. It is
+    searched on the CPU. Needs the extra ann.
 
     Options:
         out: Folder to write; an earlier index is replaced.
-        recall: Share of the k best items to find: as few items are searched as reach it.
-        k: Items per user that the measurement finds; for target attention those that --retrieve
-            will find. Default: 10, for target attention 200.
-        gpu: Time the model on the GPU, as serve --gpu uses it.
+        recall: Share of the k best items to find, after histories of the dataset: as few items are
+            searched as reach it.
+        k: Items per user to find; for target attention as many as --retrieve will find. Default:
+            10, for target attention 200.
     """
     from recsys.serving.index import make_index as make
 
-    if gpu:
-        check_gpu()
     opened = open_bundle(bundle)
-    if gpu:
-        opened.move_to_gpu()
     with stage("indexing"):
-        _, rows = make(opened, PreparedDataset.open(data), out, wanted=recall, k=k, part=part)
-    facts = rows[0]
-    show_rows(rows, hidden=[*facts.keys() - {"users", "exact_ms", "index_ms"}])
-    say(
-        f"The index reads {facts['probes']:,} of {facts['lists']:,} lists, and finds "
-        f"{facts['recall']:.3f} of the {facts['k']} best items: use it for as many users at a time "
-        f"as it answers sooner on the {facts['device']}."
-    )
+        facts = make(opened, PreparedDataset.open(data), out, recall=recall, k=k)
+    show_rows([facts])
 
 
 @command("register", "Deploy")

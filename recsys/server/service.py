@@ -29,7 +29,7 @@ from recsys.server.schemas import (
 from recsys.server.telemetry import FACTS, Metrics
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.histories import UserHistories
-from recsys.serving.index import BundleIndex
+from recsys.serving.index import open_index
 from recsys.serving.raw_values import id_series
 from recsys.serving.recommender import Recommender
 
@@ -81,7 +81,7 @@ class ServedModel:
         bundle = replace(ModelBundle.open(folder), states=states)
         if settings.gpu:
             bundle.move_to_gpu()
-        index = None if settings.index is None else BundleIndex.open(settings.index, bundle)
+        index = None if settings.index is None else open_index(settings.index, bundle)
         dataset = None if settings.data is None else PreparedDataset.open(settings.data)
         model = cls(Recommender(bundle, dataset, index=index), settings, state)
         if dataset is not None:

@@ -1,36 +1,47 @@
-"""An index of the items of a bundle, in a folder of its own: finds them without scoring all."""
+"""An approximate index of a bundle's items (faiss, of the extra ann), in a folder of its own.
+
+Which items are found is approximate; their scores and order are the model's. No file of faiss is
+kept: the folder has the lists and their directions, and the vectors are taken from the bundle.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-import time
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
+from torch import Tensor
 
-from recsys.data.histories import Histories
-from recsys.data.prepared import Part, PreparedDataset
-from recsys.errors import InputError, checked_path
+from recsys.data.histories import PAD, Histories
+from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError, checked_path, install_hint
 from recsys.evaluation.held_out import find_holdout
 from recsys.folders.atomic import new_folder
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.folders.manifest import FolderManifest
-from recsys.inference.item_index import IndexedScorer, ItemIndex, choose_probes, recall_of
 from recsys.inference.model_scorer import ModelScorer, StateCache
-from recsys.inference.ranking import top_k
-from recsys.inference.scorer import Seen
+from recsys.inference.ranking import no_items, top_k
+from recsys.inference.scorer import Scorer, Seen, TopItems
 from recsys.serving.bundle import ModelBundle, for_evaluation
+
+if TYPE_CHECKING:
+    import faiss
 
 _LISTS = "lists.safetensors"
 STATES = 64 << 20
 """Bytes of encoded histories that are kept from a search to the scoring of what it found."""
-_MOST_HISTORIES = 1000
-_ROUNDS, _SECONDS = 25, 2.0
-"""Calls that are timed, or seconds after which no more are."""
+_HISTORIES, _USERS = 500, 256
+"""Histories that the recall is measured on, and users who are searched for together."""
+_QUERIES_PER_THREAD = 16
+"""torch and faiss take the cores from each other: few queries are done before a second thread could
+help."""
 
 
 class IndexManifest(FolderManifest):
@@ -44,74 +55,149 @@ class IndexManifest(FolderManifest):
     format_version: int = current_version
     bundle: str
     """The SHA-256 of the checksums of the bundle's files."""
-    num_items: int
     probes: int
     """The number of lists that a search reads."""
-    k: int
-    recall: float
-    """The share of the k best items that a search found."""
 
 
-@dataclass(frozen=True, eq=False)
-class BundleIndex:
-    """An index of the items of a bundle.
+class ItemIndex(NamedTuple):
+    """Items in lists around L directions: IVF of faiss, by inner products.
 
-    Only the lists are saved, and the vectors are taken from the bundle: no file of faiss is read,
-    and an index cannot have other vectors than its model.
+    A search compares a query with all directions, and with the items of the best ``nprobe`` lists.
     """
 
-    path: Path
-    manifest: IndexManifest
-    items: ItemIndex
+    searched: faiss.IndexIVFFlat
+    lists: NDArray[np.int32]
+    """Shape [I]: the list of each item, 0 to L - 1; entry i is item token i + 1."""
 
-    @classmethod
-    def write(
-        cls, path: Path, bundle: ModelBundle, items: ItemIndex, k: int, recall: float
-    ) -> BundleIndex:
-        """Write the folder of an index atomically; an earlier one there is replaced."""
-        IndexManifest.previous(path)
-        with new_folder(path) as folder:
-            save_file({"directions": items.directions, "lists": items.lists}, folder / _LISTS)
-            manifest = IndexManifest(
-                bundle=tree_sha256(bundle.manifest.files),
-                num_items=items.num_items,
-                probes=items.probes,
-                k=k,
-                recall=recall,
-                files={_LISTS: file_sha256(folder / _LISTS)},
-            )
-            manifest.write(folder)
-        return cls(path, manifest, items)
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], bundle: ModelBundle) -> BundleIndex:
-        """Open the index of a bundle; that of another model is refused."""
-        folder = checked_path(path)
-        return IndexManifest.load(folder, lambda manifest: cls._load(folder, manifest, bundle))
+def build_index(
+    vectors: NDArray[np.float32],
+    directions: NDArray[np.float32] | None = None,
+    lists: NDArray[np.int32] | None = None,
+) -> ItemIndex:
+    """Put items, one row each [I, D], into lists around directions [L, D] of length 1.
 
-    @classmethod
-    def _load(cls, path: Path, manifest: IndexManifest, bundle: ModelBundle) -> BundleIndex:
-        """Read the lists, and fill them with the vectors of the bundle."""
+    If there are none, about 2 √I are found by spherical k-means.
+
+    Raises:
+        InputError: faiss is not installed.
+    """
+    try:
+        import faiss  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise InputError(f"an index of items {install_hint(error) or error}") from error
+    count, width = vectors.shape
+    size = min(count, round(2 * math.sqrt(count))) if directions is None else len(directions)
+    nearest = faiss.IndexFlatIP(width)
+    index = faiss.IndexIVFFlat(nearest, width, size, faiss.METRIC_INNER_PRODUCT)
+    index.cp.spherical, index.cp.niter, index.cp.seed = True, 10, 1234
+    index.cp.min_points_per_centroid = 1  # else few items are a warning
+    index.cp.max_points_per_centroid = 64
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    if directions is None:
+        index.train(vectors)
+    else:
+        nearest.add(directions)
+        index.is_trained = True
+    if lists is None:
+        lists = nearest.search(vectors, 1)[1][:, 0].astype(np.int32)
+    own = lists.astype(np.int64)
+    index.add_core(count, faiss.swig_ptr(vectors), None, faiss.swig_ptr(own))
+    return ItemIndex(index, lists)
+
+
+def open_index(path: str | os.PathLike[str], bundle: ModelBundle) -> ItemIndex:
+    """Open the index of a bundle that `make_index` wrote; that of another model is refused."""
+    folder = checked_path(path)
+
+    def load(manifest: IndexManifest) -> ItemIndex:
         if bundle.num_items != bundle.manifest.num_items:
-            raise InputError(f"{path}: has no items that are newer than the model")
+            raise InputError(f"{folder}: has no items that are newer than the model")
         if manifest.bundle != tree_sha256(bundle.manifest.files):
             raise InputError(
-                f"{path}: an index of another model than {bundle.path}; {IndexManifest.remedy}"
+                f"{folder}: an index of another model than {bundle.path}; {manifest.remedy}"
             )
-        vectors = query_encoder(bundle).vectors().float().cpu().numpy()
-        tensors = load_file(path / _LISTS)
+        vectors, tensors = _vectors(query_encoder(bundle)), load_file(folder / _LISTS)
         directions, lists = tensors["directions"], tensors["lists"]
-        if not (  # faiss would crash
-            directions.shape[1:] == vectors.shape[1:]
-            and lists.shape == vectors.shape[:1]
-            and directions.dtype == np.float32
+        if not (  # faiss would read memory that is not its own
+            directions.dtype == np.float32
             and lists.dtype == np.int32
-            and bool(np.isfinite(directions).all())
+            and (*directions.shape[1:], *lists.shape) == (vectors.shape[1], len(vectors))
             and 0 <= lists.min() <= lists.max() < len(directions)
             and 1 <= manifest.probes <= len(directions)
         ):
-            raise InputError(f"{path / _LISTS}: does not fit the model; {IndexManifest.remedy}")
-        return cls(path, manifest, ItemIndex.of(vectors, directions, lists, manifest.probes))
+            raise InputError(f"{folder / _LISTS}: does not fit the model; {manifest.remedy}")
+        index = build_index(vectors, directions, lists)
+        index.searched.nprobe = manifest.probes
+        return index
+
+    return IndexManifest.load(folder, load)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedScorer:
+    """The scores of another scorer; its best items are found by an index. A `RankingScorer`."""
+
+    exact: Scorer
+    """Answers users for whom the index finds too few items, because the others were seen."""
+    ranker: Scorer
+    encoder: ModelScorer
+    """Turns histories into the queries of the index."""
+    index: ItemIndex
+    retrieve: int | None = None
+    """How many items are found for the ranker; if None, the k that are wanted."""
+
+    @property
+    def num_items(self) -> int:
+        """Size of the catalogue, I."""
+        return self.exact.num_items
+
+    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+        """See `Scorer.score`; exact."""
+        return self.exact.score(histories, candidates)
+
+    def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
+        """See `recsys.inference.ranking.top_k`; no history may be empty."""
+        items, values = no_items(len(histories), k)
+        count = min(self.retrieve or k, self.num_items)
+        for start in range(0, len(histories), _USERS):
+            found = self._find(histories[start : start + _USERS], count, seen)
+            full = (found != PAD).all(axis=1)
+            if len(rows := start + np.flatnonzero(full)):
+                found = np.sort(found[full], axis=1)  # equal scores in the order of their tokens
+                scores = self.ranker.score(histories.take(rows), found)
+                best, order = scores.sort(dim=1, descending=True, stable=True)
+                columns, width = order[:, :k].cpu().numpy(), min(k, count)
+                items[rows, :width] = np.take_along_axis(found, columns, axis=1)
+                values[rows, :width] = best[:, :k].cpu().numpy()
+            if len(rows := start + np.flatnonzero(~full)):
+                items[rows], values[rows] = top_k(self.exact, histories.take(rows), k, seen)
+        return items, values
+
+    def _find(self, histories: Histories, count: int, seen: Seen) -> NDArray[np.int32]:
+        """Find items [B, N] that may be recommended, in any order; PAD where there are fewer."""
+        import faiss  # noqa: PLC0415 - an extra
+
+        queries = self.encoder.states(histories).float().cpu().numpy()
+        width = self.num_items + 1
+        known = np.unique(histories.users * width + histories.items)
+        if seen == "allow":
+            known = known[:0]
+        most = count + int(np.bincount(known // width, minlength=1).max())
+        # Of this thread: a server's thread begins with all cores, whatever torch may use.
+        threads = min(torch.get_num_threads(), 1 + len(queries) // _QUERIES_PER_THREAD)
+        faiss.omp_set_num_threads(threads)
+        _, rows = self.index.searched.search(
+            np.ascontiguousarray(queries), min(most, self.num_items)
+        )
+        found = (rows + 1).astype(np.int32)  # faiss fills with -1
+        found[np.isin(np.arange(len(histories))[:, None] * width + found, known)] = PAD
+        order = np.argsort(found == PAD, axis=1, kind="stable")  # what is left, best first
+        return np.take_along_axis(found, order, axis=1)[:, :count]
+
+
+def _vectors(encoder: ModelScorer) -> NDArray[np.float32]:
+    return np.ascontiguousarray(encoder.vectors().float().cpu().numpy())
 
 
 def query_encoder(bundle: ModelBundle) -> ModelScorer:
@@ -133,86 +219,41 @@ def make_index(
     dataset: PreparedDataset,
     out: str | os.PathLike[str],
     *,
-    wanted: float = 0.98,
+    recall: float = 0.98,
     k: int | None = None,
-    part: Part = "test",
-) -> tuple[BundleIndex, list[dict[str, Any]]]:
-    """Write an index of the items of a bundle, and time it beside exact search.
+) -> dict[str, Any]:
+    """Write an index of the items of a bundle, and return its sizes and its recall.
 
-    As few lists are searched as give the ``wanted`` recall of the k best items, 10 or, for target
-    attention, 200, after histories before held-out targets of the dataset. The model is timed where
-    it is, on the CPU or on a GPU; with target attention, its first stage alone.
-
-    Returns:
-        The index, and for 1, 8 and 64 users at a time the milliseconds per user of both searches,
-        with sizes and the recall.
+    As few lists are searched as find that share of the k best items, 10 or, for target attention,
+    200, after the histories before the test targets of the dataset.
 
     Raises:
         InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; the
             folder cannot be written; or faiss is not installed.
     """
-    exact = query_encoder(bundle)  # with target attention, of the first stage
-    usual = 200 if bundle.model.head.attends else 10
-    length = min(bundle.num_items, usual) if k is None else k
-    if not 1 <= length <= bundle.num_items:
-        raise InputError(f"k={k}: must be from 1 to {bundle.num_items}, the size of the catalogue")
+    exact = query_encoder(replace(bundle, states=StateCache(STATES)))
+    k = min(bundle.num_items, 200 if bundle.model.head.attends else 10) if k is None else k
     IndexManifest.previous(Path(out))  # before the work
-    evaluated = for_evaluation(bundle, dataset, part)
-    config = bundle.experiment.evaluation
-    histories = find_holdout(evaluated, part, config.request_time).histories
-    rows = np.random.default_rng(0).permutation(np.flatnonzero(histories.lengths))
-    half = max(1, min(len(rows), _MOST_HISTORIES) // 2)
-    first, second = histories.take(rows[:half]), histories.take(rows[half:_MOST_HISTORIES])
-    second = second if len(second) else first
+    request_time = bundle.experiment.evaluation.request_time
+    holdout = find_holdout(for_evaluation(bundle, dataset, "test"), "test", request_time)
+    rows = np.random.default_rng(0).permutation(np.flatnonzero(holdout.histories.lengths))
+    histories, seen = holdout.histories.take(rows[:_HISTORIES]), bundle.manifest.protocol.seen
+    best, _ = top_k(exact, histories, k, seen)
+    index = build_index(_vectors(exact))
 
-    started, seen = time.perf_counter(), bundle.manifest.protocol.seen
-    vectors = exact.vectors()
-    items = ItemIndex.build(vectors.float().cpu().numpy())
-    built = time.perf_counter() - started
+    def found(probes: int) -> float:
+        index.searched.nprobe = probes
+        items, _ = top_k(IndexedScorer(exact, exact, exact, index), histories, k, seen)
+        both = (best[:, :, None] == items[:, None, :]).any(axis=2) & (best != PAD)
+        return float(both.sum() / max(1, (best != PAD).sum()))
 
-    def scorer(searched: ItemIndex) -> IndexedScorer:
-        """Return a scorer that knows no history yet."""
-        encoder = query_encoder(replace(bundle, states=StateCache(STATES)))
-        return IndexedScorer(exact, encoder, encoder, searched)
-
-    chosen = choose_probes(scorer(items), first, length, seen, wanted).index
-    found = recall_of(scorer(chosen), second, length, seen)
-    facts = {
-        "items": items.num_items,
-        "lists": len(items.directions),
-        "probes": chosen.probes,
-        "items_read": round(chosen.items_read),
-        "k": length,
-        "recall": found,
-        "histories": len(second),
-        "device": vectors.device.type,
-        "build_seconds": built,
-        "mib": vectors.numel() * 4 / 2**20,
-    }
-    times = [
-        search_times(lambda: scorer(chosen), second, length, seen, users) | facts
-        for users in (1, 8, 64)
-    ]
-    return BundleIndex.write(Path(out), bundle, chosen, length, found), times
-
-
-def search_times(
-    new_scorer: Callable[[], IndexedScorer], histories: Histories, k: int, seen: Seen, users: int
-) -> dict[str, Any]:
-    """Time both searches in turns, for a number of users at a time: medians, per user.
-
-    ``new_scorer`` returns one that knows no history yet. No history may be empty; they are repeated
-    where there are too few.
-    """
-    rounds: list[tuple[float, float]] = []
-    began = time.perf_counter()
-    while len(rounds) <= _ROUNDS and time.perf_counter() - began < _SECONDS:
-        rows = histories.take((np.arange(users) + len(rounds) * users) % len(histories))
-        scorer = new_scorer()
-        started = time.perf_counter()
-        top_k(scorer.exact, rows, k, seen)
-        between = time.perf_counter()
-        top_k(scorer, rows, k, seen)
-        rounds.append((between - started, time.perf_counter() - between))
-    exact, index = np.median(rounds[1:] or rounds, axis=0)  # the first calls are slower
-    return {"users": users, "exact_ms": 1e3 * exact / users, "index_ms": 1e3 * index / users}
+    size = index.searched.nlist
+    choices = np.unique(np.geomspace(1, size, 40).round().astype(int)).tolist()
+    probes = choices[bisect_left(choices[:-1], True, key=lambda probes: found(probes) >= recall)]
+    facts = {"k": k, "recall": found(probes), "histories": len(histories)}
+    with new_folder(Path(out)) as folder:
+        directions = index.searched.quantizer.reconstruct_n(0, size)
+        save_file({"directions": directions, "lists": index.lists}, folder / _LISTS)
+        files, digest = {_LISTS: file_sha256(folder / _LISTS)}, tree_sha256(bundle.manifest.files)
+        IndexManifest(bundle=digest, probes=probes, files=files).write(folder)
+    return {"items": bundle.num_items, "lists": size, "probes": probes, **facts}

@@ -28,7 +28,6 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
 from recsys.inference.generator import SequenceGenerator
-from recsys.inference.item_index import IndexedScorer
 from recsys.inference.model_scorer import StateCache, evaluating, model_inputs
 from recsys.inference.ranking import AllowedItems, TwoStages, no_items, top_k
 from recsys.inference.scorer import (
@@ -52,7 +51,7 @@ from recsys.serving.candidates import (
 )
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
-from recsys.serving.index import STATES, BundleIndex, query_encoder
+from recsys.serving.index import STATES, IndexedScorer, ItemIndex, open_index, query_encoder
 from recsys.serving.new_items import with_new_items
 from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of
 
@@ -73,7 +72,7 @@ class Recommender:
     """The dataset in which users given by id are looked up."""
     like: Frame = None
     """A frame of the library that answers come in where no frame is asked with; polars if None."""
-    index: BundleIndex | None = None
+    index: ItemIndex | None = None
     """Finds the items to recommend; all are scored if None."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -96,12 +95,12 @@ class Recommender:
     def with_new_items(self, items: TableSource) -> Recommender:
         """Add items that are newer than the model: see `recsys.serving.new_items`."""
         if self.index is not None:
-            raise InputError(f"{self.index.path}: has no items that are newer than the model")
+            raise InputError("an index has no items that are newer than the model")
         return replace(self, bundle=with_new_items(self.bundle, items))
 
     def with_index(self, path: str | os.PathLike[str]) -> Recommender:
-        """Recommend by the index that ``recsys index`` wrote: see `BundleIndex`."""
-        return replace(self, index=BundleIndex.open(path, self.bundle))
+        """Recommend by the index that ``recsys index`` wrote: see `make_index`."""
+        return replace(self, index=open_index(path, self.bundle))
 
     def read_histories(
         self,
@@ -445,7 +444,7 @@ def ranking_scorer(
     seen: Seen,
     retrieve: int | None = None,
     allowed: NDArray[np.bool_] | None = None,
-    index: BundleIndex | None = None,
+    index: ItemIndex | None = None,
 ) -> Scorer:
     """Put the scorer together that finds the best items; see `Recommender.recommend`.
 
@@ -456,8 +455,8 @@ def ranking_scorer(
     if index is not None:
         if bundle.model.head.attends and retrieve is None:
             raise InputError(
-                f"{index.path}: finds items by the dot product, and target attention ranks them: "
-                "say how many (--retrieve, retrieve=)"
+                "an index finds items by the dot product, and target attention ranks them: say how "
+                "many (--retrieve, retrieve=)"
             )
         if bundle.states is None:  # queries and scores of a call encode once
             bundle = replace(bundle, states=StateCache(STATES))
@@ -469,7 +468,7 @@ def ranking_scorer(
         return AllowedItems(scorer, allowed)
     if index is None:
         return scorer
-    return IndexedScorer(scorer, bundle.scorer, query_encoder(bundle), index.items, retrieve)
+    return IndexedScorer(scorer, bundle.scorer, query_encoder(bundle), index, retrieve)
 
 
 def _vectors(rows: NDArray[np.float32]) -> pl.Series:

@@ -13,10 +13,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import DISTRIBUTION, EXTRAS
-from recsys.inference.item_index import ItemIndex
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.index import BundleIndex, query_encoder
+from recsys.serving.index import make_index
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRAS = f"""
@@ -53,11 +53,10 @@ recsys.fit
 
 
 def test_scoring_needs_no_extra_and_a_missing_one_is_named(
-    tiny_dot_bundle: ModelBundle, tmp_path: Path
+    tiny_dot_bundle: ModelBundle, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     """In a process in which no module of an extra can be imported."""
-    vectors = query_encoder(tiny_dot_bundle).vectors().numpy()
-    BundleIndex.write(tmp_path / "index", tiny_dot_bundle, ItemIndex.build(vectors), 5, 1.0)
+    make_index(tiny_dot_bundle, tiny_dataset, tmp_path / "index", k=2)
     log, pairs = tmp_path / "log.csv", tmp_path / "pairs.csv"
     pl.DataFrame({"user_id": ["b"], "item_id": ["hat"], "timestamp": [1]}).write_csv(log)
     pl.DataFrame({"user_id": ["b"], "item_id": ["boots"]}).write_csv(pairs)
