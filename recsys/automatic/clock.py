@@ -19,7 +19,8 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import evaluate
 from recsys.experiments.count_weights import GRID, RECENT
 from recsys.inference.catalogue import Catalogue
-from recsys.training.loop import ENDLESS, build_batches, train
+from recsys.training.epochs import ENDLESS
+from recsys.training.loop import build_batches, train
 
 logger = logging.getLogger(__name__)
 

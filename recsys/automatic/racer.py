@@ -34,8 +34,8 @@ from recsys.reports.run_page import RacePoint
 from recsys.serving.calibration import CALIBRATING
 from recsys.training.checkpoints import Checkpoint, CheckpointError, CheckpointFile, TrainingState
 from recsys.training.device import training_device, with_precision
-from recsys.training.epochs import MONITOR, Curve, Report
-from recsys.training.loop import ENDLESS, build_batches, train
+from recsys.training.epochs import ENDLESS, MONITOR, Curve, Report
+from recsys.training.loop import build_batches, train
 from recsys.training.refit import Fitted
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,7 @@
-"""The count ensemble: the scores of a trained model plus weighted counts.
+"""The count ensemble: the scores of a trained model plus counts, weighed on validation.
 
 A Transformer trained on tens of thousands of users does not retain what counts know: how often one
-item followed another; how often the user bought each item; what everybody bought of late. The sum
-ranks better than any part. All weights are chosen on validation after the model is trained.
+item followed another; how often the user bought each item; what everybody bought of late.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ class CountEnsemble:
     ) -> CountEnsemble:
         """Return the ensemble for a larger catalogue, whose first items are the known ones.
 
-        Pairs with a new item are counted in the histories, new items in the newest of them. Pairs
-        of known items keep their counts, and so their scores.
+        Pairs with a new item are counted in the histories, new items in the newest of them; pairs
+        of known items keep their counts.
         """
         known = self.counts.num_items
         extended = self.extended_to(num_items).counts
@@ -81,7 +80,6 @@ class CountEnsemble:
         return replace(self, counts=replace(extended, log_counts=matrix, log_popularity=popularity))
 
     def contributions(self, items: Tokens, candidate: int) -> Floats:
-        """Return what each item of a history [L] adds to the score of a candidate [L]."""
         same = items == candidate
         repeated = same * (math.log1p(same.sum()) / max(same.sum(), 1))
         followed = self.counts.contributions(items, candidate)
@@ -90,25 +88,19 @@ class CountEnsemble:
 
     def for_all(self, candidates: Tokens) -> Floats:
         """Return what is added to the scores of candidates [C] whatever the history."""
-        added: Floats = self.recent_weight * self.counts.log_popularity[candidates]
-        return added
+        return self.recent_weight * self.counts.log_popularity[candidates]
 
     def items_read(self, model: int) -> int | None:
         """Return how many of the newest items influence the sum with a model that reads so many."""
         return None if self.repeat_weight else max(model, self.counts.settings.history_length)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file with the weights and settings as metadata."""
         weights = {name: getattr(self, name) for name in _WEIGHTS}
         save_counts(self.counts, path, _HEADER, {"weights": weights})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], num_items: int) -> CountEnsemble:
-        """Read a file written by `save`, which must count a catalogue of this size.
-
-        Raises:
-            InputError: the file cannot be read, or is not such a count ensemble.
-        """
+        """Read a file that `save` wrote for a catalogue of this size, or raise InputError."""
         with opened(path, _HEADER, "a count ensemble") as (tensors, facts):
             counts = read_counts(PCTM, tensors, facts, num_items)
             weights = np.array([facts["weights"][name] for name in _WEIGHTS], dtype=np.float64)

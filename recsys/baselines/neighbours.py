@@ -42,12 +42,11 @@ class ItemKNNSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemKNN(CountScorer):
-    """Scores candidate a ``sum_j decay ** (j - 1) cos(a, h_j)`` over near items h_j.
+    """Scores candidate a ``sum_j decay ** (j - 1) cos(a, h_j)``, h_1 the newest item.
 
-    h_1 is the newest item of the history. The cosine compares the two items' sets of users in the
-    training histories and counts if a is among the k nearest items of h_j.
-
-    Source: Sarwar et al. 2001, https://doi.org/10.1145/371920.372071
+    The cosine compares the two items' sets of users in the training histories and counts if a is
+    among the k nearest items of h_j. Source: Sarwar et al. 2001,
+    https://doi.org/10.1145/371920.372071
     """
 
     similarities: csr_array
@@ -75,7 +74,6 @@ class ItemKNN(CountScorer):
         return cls(similarities, item_counts(histories, num_items), settings)
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         weights = self.settings.decay ** ages(histories).astype(np.float64)
         return summed_votes(histories, weights, self.similarities, candidates)
 
@@ -106,11 +104,7 @@ class EASE(CountScorer):
     def fit(
         cls, histories: Histories, num_items: int, settings: EASESettings | None = None
     ) -> EASE:
-        """Find the weights; repeated items of a user count once.
-
-        Raises:
-            InputError: the catalogue is larger than `MAX_ITEMS`.
-        """
+        """Find the weights; an InputError if the catalogue is larger than `MAX_ITEMS`."""
         if num_items > MAX_ITEMS:
             raise InputError(
                 f"ease: the catalogue has {num_items:,} items, more than {MAX_ITEMS:,}"
@@ -127,7 +121,6 @@ class EASE(CountScorer):
         return cls(weights, item_counts(histories, num_items))
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         # In float32 like the weights, which scipy would otherwise convert for each batch of users.
         has = user_items(histories, self.num_items).astype(np.float32)
         if candidates is None:
@@ -156,14 +149,11 @@ class MatrixFactorisationSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixFactorisation(CountScorer):
-    """Scores candidate c ``(sum_j w(j) v[h_j]) . v[c]``.
+    """Scores candidate c ``(sum_j decay ** (j - 1) v[h_j]) . v[c]``, h_1 the newest item.
 
-    h_1 is the newest item of the history, ``w(j) = decay ** (j - 1)``, and the v are the right
-    singular vectors of the user-item matrix. Users have no vectors: a history is the sum of its
-    items, so new users are scored like any other.
-
-    PureSVD (Cremonesi, Koren, Turrin, RecSys 2010) with the scaled item columns of EigenRec
-    (Nikolakopoulos et al., 2019) and a recency decay.
+    The v are the right singular vectors of the user-item matrix: PureSVD (Cremonesi, Koren, Turrin,
+    RecSys 2010) with the scaled item columns of EigenRec (Nikolakopoulos et al., 2019) and a
+    recency decay. A new user is the sum of a history's items, like any other.
     """
 
     item_vectors: Floats
@@ -196,7 +186,6 @@ class MatrixFactorisation(CountScorer):
         return cls(vectors, item_counts(histories, num_items), settings)
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         weights = self.settings.decay ** ages(histories).astype(np.float64)
         users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors
         if candidates is None:

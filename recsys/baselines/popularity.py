@@ -31,11 +31,9 @@ class Popularity(CountScorer):
 
     @classmethod
     def fit(cls, histories: Histories, num_items: int) -> Self:
-        """Count the items of the training histories."""
         return cls(item_counts(histories, num_items))
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         if candidates is None:
             return np.tile(self.counts, (len(histories), 1))
         return item_values(self.counts, candidates)
@@ -79,7 +77,6 @@ class PersonalFrequency(Popularity):
         return scaled
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         own = user_values(weighted_histories(histories, 1.0, self.num_items), candidates)
         return own + item_values(self.popularity, candidates)
 
@@ -92,7 +89,6 @@ class RepeatLast(PersonalFrequency):
     """
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         position = (histories.lengths[histories.users] - ages(histories)).astype(np.float64)
         pairs = histories.users * (self.num_items + 1) + histories.items
         # Of an item bought repeatedly, the latest position counts: the first one from the end.
@@ -110,10 +106,8 @@ class RepeatCounts:
     num_items: int
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """Return the scores of all items [B, I + 1], or of the candidates [B, C]."""
         own = user_values(weighted_histories(histories, 1.0, self.num_items), candidates)
         return np.log1p(own)
 
     def score(self, histories: Histories, candidates: Tokens | None = None) -> torch.Tensor:
-        """See `Scorer.score`."""
         return as_scores(self.scores_of(histories, candidates), candidates)

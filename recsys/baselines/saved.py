@@ -42,11 +42,7 @@ def save_baseline(baseline: FittedBaseline, path: Path) -> None:
 
 
 def load_baseline(path: str | os.PathLike[str], name: str, num_items: int) -> Scorer:
-    """Read the baseline of a name that `save_baseline` wrote, of a catalogue of this size.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else.
-    """
+    """Read the baseline of a name and catalogue size that `save_baseline` wrote, or InputError."""
     with opened(path, _HEADER, "a baseline") as (tensors, facts):
         if facts["name"] != name:
             raise ValueError(f"it holds {facts['name']}, not {name}")
@@ -72,12 +68,7 @@ def save_counts(scorer: Any, path: str | os.PathLike[str], header: str, facts: A
 
 
 def read_counts(kind: type[S], tensors: Arrays, facts: Any, num_items: int) -> S:
-    """Make a dataclass that `save_counts` wrote.
-
-    Raises:
-        KeyError: an array is missing.
-        ValueError: an array or a setting is not as it was written.
-    """
+    """Make a dataclass that `save_counts` wrote; a KeyError or ValueError if it is another."""
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for name, hint in ((field.name, hints[field.name]) for field in fields(kind)):  # type: ignore[arg-type]
@@ -95,11 +86,7 @@ def read_counts(kind: type[S], tensors: Arrays, facts: Any, num_items: int) -> S
 
 @contextmanager
 def opened(path: str | os.PathLike[str], header: str, noun: str) -> Iterator[tuple[Arrays, Any]]:
-    """Open a file for reading: its tensors by name, and the facts in its header.
-
-    Raises:
-        InputError: the file cannot be read, or the caller finds that it is not what it must be.
-    """
+    """Yield the tensors of a file and the facts in its header; what is wrong is an InputError."""
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads(file.metadata()[header])

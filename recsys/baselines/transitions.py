@@ -1,9 +1,7 @@
 """What followed what: Markov chain, PCTM, sequential rules; every item of a history votes.
 
-The rules are those of Ludewig and Jannach, "Evaluation of session-based recommendation algorithms"
-(UMUAI 2018, section 3.1). PCTM and the published settings are those of "sequential capacity probes"
-(RecSys 2026; github.com/spotify-research/sequential-capacity-probes), where counts match trained
-Transformers on small logs.
+The rules are those of Ludewig and Jannach (UMUAI 2018, section 3.1); PCTM and the published
+settings those of github.com/spotify-research/sequential-capacity-probes (RecSys 2026).
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ class MarkovChain(CountScorer):
         return cls(followers, item_counts(histories, num_items))
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         last = histories.latest(1)
         return summed_votes(last, np.ones(len(last.items)), self.followers, candidates)
 
@@ -101,9 +98,8 @@ class PCTM(CountScorer):
     """Scores candidate a ``sum_j w(j) E[h_j, a] + lambda log p(a) + rho log(1 + n(a))``.
 
     h_1 is the newest history item, w sums to 1, p is the add-one popularity, n(a) counts a in the
-    history (rho: `PCTMSettings.repeats`), and log_counts is ``E[b, a] = log(1 + C[b, a] / prior)``
-    with C the distance-weighted counts of a following b: the smoothed log P(a | b) without the
-    terms that do not depend on a.
+    history, and log_counts is ``E[b, a] = log(1 + C[b, a] / prior)`` with C the distance-weighted
+    counts of a following b: log P(a | b), smoothed, without what does not depend on a.
     """
 
     log_counts: csr_array
@@ -130,7 +126,6 @@ class PCTM(CountScorer):
 
     @property
     def popularity(self) -> Floats:
-        """See `CountScorer.popularity`."""
         return self.log_popularity
 
     def contributions(self, items: Tokens, candidate: int) -> Floats:
@@ -142,7 +137,6 @@ class PCTM(CountScorer):
         return added
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         read = histories.latest(self.settings.history_length)
         scores = summed_votes(read, self._weights(read), self.log_counts, candidates)
         scores += self.settings.popularity * item_values(self.log_popularity, candidates)
@@ -228,7 +222,6 @@ class SequentialRules(CountScorer):
         return cls(rules, item_counts(histories, num_items), settings)
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """See `CountScorer.scores_of`."""
         read = histories.latest(self.settings.history_length)
         weights = (1.0 + ages(read).astype(np.float64)) ** -self.settings.history_power
         return summed_votes(read, weights, self.rules, candidates)

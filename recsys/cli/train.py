@@ -71,7 +71,9 @@ def train_model(
         )
     experiment, dataset = prepared_for(experiment, data)
     run = fit(experiment, dataset, fresh=fresh)
-    row = {"run": run.run_id, "bundle": str(run.bundle), "best_epoch": run.best_epoch}
+    row: dict[str, object] = {"run": run.run_id, "bundle": str(run.bundle)}
+    if experiment.model.kind != "averaged":  # the members of a mean have their own
+        row["best_epoch"] = run.best_epoch
     if AS_JSON.get():
         show_rows([row | {name: figure.mean for name, figure in run.test.items()}])
         return

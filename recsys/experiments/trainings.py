@@ -30,7 +30,7 @@ from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
-from recsys.model.averaged import AveragedModel
+from recsys.model.models import AveragedModel
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import decisive_facts

@@ -33,11 +33,10 @@ from recsys.folders.atomic import new_folder
 from recsys.folders.digests import folder_sha256
 from recsys.folders.manifest import FolderManifest
 from recsys.inference.scorer import batches_of_similar_length
-from recsys.model.averaged import AveragedModel
 from recsys.model.embeddings import ItemEmbeddings
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import Head, LastRepresentation
-from recsys.model.models import Model, ModelInputs
+from recsys.model.models import AveragedModel, Model, ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.serving.bundle import ModelBundle, for_evaluation
 

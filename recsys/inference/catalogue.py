@@ -54,7 +54,7 @@ class Catalogue:
     ) -> Catalogue:
         """The catalogue of the first I items of a table, and the features of all of them.
 
-        Vectors are columns of the table if None. Errors: see `FeatureEncoder.encode`.
+        Vectors are columns of the table if None.
         """
         encoder = encoders.items
         if encoder is None:
@@ -75,9 +75,8 @@ class Catalogue:
     def new_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
         """Build a model of the items with new weights; seed torch before calling.
 
-        Where there are features, an item without interactions is represented by them only: its own
-        row of the embeddings would be trained as a negative and never as a target. Interactions in
-        training are by item token, PAD included. Errors: see `check_memory`.
+        Where there are features, an item without interactions in training [I + 1] has these only:
+        its own row of the embeddings would be trained as a negative and never as a target.
         """
         self.check_memory(config, 1)
         encoders, dim = self.encoders, config.embedding_dim
@@ -90,16 +89,12 @@ class Catalogue:
             values = self.features.categories, self.features.shares, self.features.numbers
             categories, shares, numbers = map(torch.from_numpy, values)
             own_rows = np.where(interactions > 0, np.arange(len(interactions)), PAD)
+            rows = torch.from_numpy(own_rows if has_ids else np.zeros_like(own_rows))
+            kinds = features_of(config, "item")
+            columns = [feature.column for feature in kinds if feature.kind == "vector"]
+            vectors = [VectorEmbeddings(self.vectors[column], dim) for column in columns]
             features = ItemFeatureEmbeddings(
-                (categories, shares, numbers),
-                torch.from_numpy(own_rows if has_ids else np.zeros_like(own_rows)),
-                encoders.items.num_categories,
-                dim,
-                [
-                    VectorEmbeddings(self.vectors[feature.column], dim)
-                    for feature in features_of(config, "item")
-                    if feature.kind == "vector"
-                ],
+                (categories, shares, numbers), rows, encoders.items.num_categories, dim, vectors
             )
         model = build_model(config, self.num_items if has_ids else 0, features, inputs)
         if features is not None and not has_ids:
@@ -128,10 +123,7 @@ def empty_model(
     encoders: Encoders,
     vectors: ItemVectors | None = None,
 ) -> Model:
-    """Build the model of a bundle, in evaluation mode; the caller loads its weights.
-
-    The table has the items with their counts, those added after training last.
-    """
+    """Build the model of a bundle, in evaluation mode, of items with counts, the new ones last."""
     catalogue = Catalogue.read(num_trained, encoders, item_table, vectors)
     interactions = np.concatenate([[0], item_table["count"].to_numpy()])
     return catalogue.empty_model(experiment.model, interactions)
@@ -151,8 +143,7 @@ def grown_weights(
 
     In the tables with a row per item a known item keeps its row. A new one has zeros where the
     model reads item features, which are all that is known of it; else the mean of its first
-    neighbours: random rows would first have to be trained away; without any, the mean of all known
-    rows and a little noise of torch's generator.
+    neighbours; without any, the mean of all known rows and a little noise of torch's generator.
 
     Tokens are those that the items had there [I + 1], PAD for an item without a known row. The
     model is a new one of the I items, and not changed; the histories have its item tokens.

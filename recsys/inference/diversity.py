@@ -29,18 +29,14 @@ class Cap:
 class Diversity:
     """How lists are made diverse.
 
-    Lists are chosen item by item. The next item is the one of the pool, among those that the caps
-    leave, with the largest
+    The best item is followed, one by one, by the item of the pool, among those that the caps leave,
+    with the largest
 
         (1 - weight) · relevance(i) - weight · max over the chosen items j of cos(e_i, e_j)
 
-    (maximal marginal relevance: Carbonell & Goldstein 1998). The relevance is the score, scaled to
-    0 to 1 between the lowest and the highest score of the user's pool; where both are equal it is
-    1. The first item is the best one. Of equal items the one with the higher score is chosen, then
-    the one with the smaller token.
-
-    The pool holds the 10 k best items, at least 100. Where caps leave fewer than k of them, it
-    grows fourfold until the list is full or the catalogue ends.
+    (maximal marginal relevance: Carbonell & Goldstein 1998), of equal ones by the one that scores
+    higher. The relevance is the score, scaled to 0 to 1 within the user's pool: the 10 k best
+    items, at least 100, and four times as many while caps leave fewer than k.
     """
 
     weight: float = 0.0
@@ -77,7 +73,7 @@ def diverse_top_k(
 def _choose(
     tokens: NDArray[np.int32], scores: NDArray[np.float32], k: int, diversity: Diversity
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Choose k places of each pool [B, N], best item first; and whether none was left [B, k]."""
+    """Choose k places of each pool [B, N]; and whether none was left [B, k]."""
     users, weight = np.arange(len(tokens)), diversity.weight
     left = tokens != PAD
     gain = (1 - weight) * _relevance(scores, left)

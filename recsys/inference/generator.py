@@ -40,15 +40,11 @@ class SequenceGenerator:
         """Generate n next purchases of each user: the most probable of the strategy's lists.
 
         With "filter", no item of a user's history is generated; with candidates, no other token;
-        without ``repeats``, none twice.
+        without ``repeats``, none twice. An InputError if the model cannot generate that many.
 
         Returns:
             Item tokens [B, n] in the order of purchase, PAD where no item was left; and the
             log-probabilities of the lists [B].
-
-        Raises:
-            InputError: the model cannot generate that many.
-            ValueError: a history is empty.
         """
         if not 1 <= length <= self.model.max_generated:
             raise InputError(
@@ -67,10 +63,8 @@ class SequenceGenerator:
             for rows in batches_of_similar_length(recent.lengths, _TOKENS, most_rows):
                 allowed = self._allowed(histories.take(rows), seen, candidates)
                 read = recent.take(rows)
-                encoded = self.model.encode(
-                    torch.from_numpy(read.padded()).to(device),
-                    torch.from_numpy(read.lengths).to(device),
-                )
+                arrays = read.padded(), read.lengths
+                encoded = self.model.encode(*(torch.from_numpy(a).to(device) for a in arrays))
                 best = self.strategy(self.model, encoded, allowed, length, repeats=repeats)
                 lists[rows] = best.tokens[:, 0].cpu().numpy()
                 scores[rows] = best.log_probabilities[:, 0].cpu().numpy()

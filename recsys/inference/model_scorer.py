@@ -38,15 +38,12 @@ attends to the histories: four batches of 64 users took three quarters of the ti
 
 
 class ModelScorer:
-    """Scores of a model, float32 whatever the precision of training.
+    """Scores of a model, float32 whatever the precision of training, in bounded memory.
 
-    Histories of similar length go through the model together, candidates in chunks: it needs the
-    memory of the result and a constant. A user's scores do not depend on the other users, except
-    for rounding.
-
-    A ``head`` scores in place of the model's own, from that head's representations. Where the model
-    is ``trained``, its weights and its device stay as they are while this scorer is used: the
-    catalogue is represented once, not in each call. ``states`` keeps encoded histories.
+    A user's scores do not depend on the other users, except for rounding. A ``head`` scores in
+    place of the model's own, from that head's representations. Where the model is ``trained``, its
+    weights and its device stay as they are while this scorer is used: the catalogue is represented
+    once, not in each call. ``states`` keeps encoded histories.
     """
 
     def __init__(
@@ -75,18 +72,14 @@ class ModelScorer:
 
     @property
     def num_items(self) -> int:
-        """The size of the catalogue, I."""
         return self._model.num_items
 
     @torch.inference_mode()
     def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
-        """See `Scorer.score`; on the device of the model.
-
-        Candidates that are the same for all histories are represented once.
+        """See `Scorer.score`; on the device of the model. Equal candidates are represented once.
 
         Raises:
-            ValueError: a history is empty; or the model reads times or features that the histories
-                do not have.
+            ValueError: a history is empty, or lacks times or features that the model reads.
         """
         with evaluating(self._model):
             if candidates is None:
@@ -156,7 +149,6 @@ class ModelScorer:
         return catalogue
 
     def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
-        """Scores [B, C] of histories, all with the same represented items."""
         width = items.embeddings.shape[-2]
         return self._scores(histories, width, lambda _, columns: _part(items, columns))
 
@@ -167,7 +159,6 @@ class ModelScorer:
         represented: Callable[[Tensor, slice], CandidateRepresentation],
         gathered: int = 0,
     ) -> Tensor:
-        """Scores [B, C] of histories with candidates that are represented for rows and columns."""
         scores = torch.empty(len(histories), width, device=self._device)
         for rows, batch in self._batches(histories):
             last, indices = self._encode_last(batch), torch.from_numpy(rows).to(self._device)
@@ -225,7 +216,7 @@ def _part(items: CandidateRepresentation, columns: slice) -> CandidateRepresenta
 
 @contextmanager
 def evaluating(model: Model) -> Iterator[None]:
-    """Put the model into evaluation mode and full precision; then restore its mode."""
+    """Put the model into evaluation mode and full precision during the block."""
     training = model.training
     if training:  # else there is no need to visit all modules, twice
         model.eval()
@@ -254,9 +245,8 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
 class StateCache:
     """What one model made of the latest histories, in bounded memory, keys included.
 
-    A history is known by everything that the model reads of it; one that grew by an item is
-    another: positions count from the end, so that every state changes. The least recently used one
-    is dropped first. The weights of the model must stay as they are, and one thread may use it.
+    A history is known by everything that the model reads of it. The least recently used one is
+    dropped first. The weights of the model must stay as they are, and one thread may use it.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -20,10 +20,9 @@ TopItems = tuple[NDArray[np.int32], NDArray[np.float32]]
 ELEMENTS_PER_BATCH = 1 << 22
 """The number of scores held at once, users times catalogue: 16 MiB of float32."""
 FEWEST_USERS = 64
-"""The users that are scored together however large the catalogue is, so that its embeddings are
-read once for all of them: 256 MB of scores for a million items."""
+"""The users that are scored together however large the catalogue is: its rows are read once."""
 MOST_CANDIDATES = 1 / 3
-"""The share of the catalogue above which all items are scored, and the candidates picked. All
+"""The share of the catalogue above which all items are scored, and the candidates picked: all
 19,384 items as candidates took 2.1 times as long (target attention), or 11 times (dot product)."""
 
 
@@ -70,13 +69,11 @@ class Scored:
 
     @property
     def num_items(self) -> int:
-        """Size of the catalogue, I."""
         return self.scores.shape[1] - 1
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        """See `Scorer.score`."""
         if len(histories) != len(self.scores):
             raise ValueError(f"scores of {len(self.scores)} users, not of {len(histories)}")
         if candidates is None:
@@ -100,13 +97,11 @@ class Blend:
 
     @property
     def num_items(self) -> int:
-        """Size of the catalogue, I."""
         return self.terms[0][0].num_items
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        """See `Scorer.score`."""
         (first, weight), *others = self.terms
         scores = first.score(histories, candidates)
         scores = scores if weight == 1 else scores * weight
@@ -118,20 +113,18 @@ class Blend:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportingScorer:
-    """A scorer that reports the number of histories whenever it has scored some."""
+    """Scores of another scorer, with a report of the number of histories at each call."""
 
     scorer: Scorer
     report: Callable[[int], object]
 
     @property
     def num_items(self) -> int:
-        """Size of the catalogue, I."""
         return self.scorer.num_items
 
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        """See `Scorer.score`."""
         scores = self.scorer.score(histories, candidates)
         self.report(len(histories))
         return scores
@@ -158,7 +151,7 @@ def batches_of_similar_length(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the indices of histories, shortest first, in batches of limited tokens and rows.
 
-    Padding counts as tokens. A history that is longer than the limit is a batch of its own.
+    Padding counts as tokens; a history longer than the limit is a batch of its own.
 
     >>> batches = batches_of_similar_length(np.array([5, 1, 3, 1]), max_tokens=4, max_rows=10)
     >>> [batch.tolist() for batch in batches]

@@ -66,14 +66,10 @@ def attention_weights(
 ) -> Tensor:
     """softmax(scale · query · keyᵀ) over the keys that may be seen, [..., Q, K].
 
-    Source: Vaswani et al. 2017, equation 1, https://arxiv.org/abs/1706.03762
+    The mask is broadcastable; a query that may see no key gets weights of 0. If causal, each query
+    sees only the keys up to its own position (Q = K). The scale is 1/√d if None.
 
-    Args:
-        query: [..., Q, d].
-        key: [..., K, d].
-        mask: broadcastable to [..., Q, K]. A query that may see no key gets weights of 0.
-        causal: whether each query sees only the keys up to its own position (Q = K).
-        scale: 1/√d if None.
+    Source: Vaswani et al. 2017, equation 1, https://arxiv.org/abs/1706.03762
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = query * scale @ key.transpose(-1, -2)
@@ -104,9 +100,8 @@ def attend(
 ) -> Tensor:
     """The sum of the values [..., K, e], weighted by `attention_weights`: [..., Q, e].
 
-    The fused kernel of torch does it, except for training on a CPU: there its backward pass took
-    twice as long as the plain formula (53 against 26 ms for 64 sequences of 200, bf16). Nor does it
-    for more sequences than it takes on a GPU, which are short where a batch has so many.
+    The fused kernel of torch does it, except for training on a CPU, where its backward pass took
+    twice as long as the plain formula, and for more sequences than it takes on a GPU.
     """
     is_cpu = query.device.type == "cpu"
     if torch.is_grad_enabled() if is_cpu else len(query) > _MOST_SEQUENCES:
@@ -154,11 +149,7 @@ class RotaryPositions(nn.Module):
         self.register_buffer("sines", angle.sin().float(), persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Queries or keys [..., L, d] to [..., L, d], in their dtype.
-
-        ``positions`` [B] are those of the one query of each row, x being [B, H, 1, d]; else they
-        are 0 to L - 1.
-        """
+        """Rotate [..., L, d] by positions 0 to L - 1, or the one query of rows by these [B]."""
         index = slice(x.shape[-2]) if positions is None else positions[:, None, None]
         rotations = torch.complex(self.cosines[index], self.sines[index])
         # As complex numbers, in full precision: 5.1 ms; 18 with the four products written out.
@@ -201,7 +192,7 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         past: list[Tensor] | None = None,
     ) -> Tensor:
-        """[B, Q, D] to [B, Q, D].
+        """Attend from x to a context, or to x itself; [B, Q, D] to [B, Q, D].
 
         Args:
             x: the source of the queries.
@@ -235,22 +226,23 @@ class MultiHeadAttention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """[B, Q, D] to [B, H, Q, d]."""
-        weight, bias, width = self.query_key_value.weight, self.query_key_value.bias, x.shape[-1]
-        return split_heads(F.linear(x, weight[:width], bias[:width]), self.num_heads)
+        return self._heads(x, slice(x.shape[-1]), 1)[0]
 
     def keys_values(self, context: Tensor) -> KeysValues:
         """[B, K, D] to keys and values."""
-        weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        width = context.shape[-1]
-        key, value = F.linear(context, weight[width:], bias[width:]).chunk(2, dim=-1)
-        return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
+        key, value = self._heads(context, slice(context.shape[-1], None), 2)
+        return key, value
+
+    def _heads(self, x: Tensor, rows: slice, count: int) -> list[Tensor]:
+        weight, bias = self.query_key_value.weight[rows], self.query_key_value.bias[rows]
+        sides = F.linear(x, weight, bias).chunk(count, dim=-1)
+        return [split_heads(side, self.num_heads) for side in sides]
 
     def _project(
         self, x: Tensor, context: Tensor | KeysValues | None, query_positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         if context is None:
-            sides = self.query_key_value(x).chunk(3, dim=-1)
-            query, key, value = (split_heads(side, self.num_heads) for side in sides)
+            query, key, value = self._heads(x, slice(None), 3)
         else:
             query = self.queries(x)
             key, value = self.keys_values(context) if isinstance(context, Tensor) else context

@@ -17,7 +17,6 @@ from recsys.config import (
     TransformerConfig,
 )
 from recsys.model.attention import RotaryPositions
-from recsys.model.averaged import AveragedModel
 from recsys.model.embeddings import (
     FeatureEmbeddings,
     ItemEmbeddings,
@@ -28,7 +27,13 @@ from recsys.model.embeddings import (
 from recsys.model.encoder import BlockSettings, Encoder, EncoderBlock
 from recsys.model.heads import DotProductHead, Head, KernelAttentionHead, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
-from recsys.model.models import FactorisationMachine, MaskedItemModel, Model, NextItemModel
+from recsys.model.models import (
+    AveragedModel,
+    FactorisationMachine,
+    MaskedItemModel,
+    Model,
+    NextItemModel,
+)
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
 
 

@@ -52,15 +52,14 @@ class VectorEmbeddings(nn.Module):
         self.weight = nn.Parameter(torch.zeros(vectors.shape[1], embedding_dim))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The projected vectors [..., D] of item tokens [...]."""
         return self.vectors[tokens].to(self.weight.dtype) @ self.weight
 
 
 class ItemFeatureEmbeddings(FeatureEmbeddings):
-    """Embeddings of the features of items 1 to I, whose values are fixed; row 0 (PAD) has none.
+    """Embeddings of the features of items 1 to I, whose values [I + 1, ...] are fixed.
 
-    ``values`` are [I + 1, ...]. ``rows`` [I + 1] say where each item is in the table of item
-    embeddings: one that is not trained has row 0, which is zero, and consists of its features only.
+    ``rows`` [I + 1] say where each item is in the table of item embeddings: one that is not trained
+    has row 0, which is zero, and consists of its features only.
     """
 
     categories: Tensor
@@ -83,7 +82,6 @@ class ItemFeatureEmbeddings(FeatureEmbeddings):
             self.register_buffer(name, tensor, persistent=False)  # bundles save its source
 
     def of(self, tokens: Tensor) -> Tensor:
-        """The feature embeddings [..., D] of item tokens [...]."""
         added: Tensor = self(self.categories[tokens], self.shares[tokens], self.numbers[tokens])
         for vectors in self.vectors:
             added = added + vectors(tokens)
@@ -111,23 +109,19 @@ class ItemEmbeddings(nn.Embedding):
 
     @property
     def num_items(self) -> int:
-        """The number of items, I."""
         return (self.num_embeddings if self.features is None else len(self.features.rows)) - 1
 
     @torch.no_grad()
     def draw(self, std: float = 0.02) -> None:
-        """Draw the rows of the table from a normal distribution."""
         nn.init.normal_(self.weight, std=std)
         self.weight[0] = 0
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embeddings [..., D] of item tokens [...]."""
         if self.features is None:
             return super().forward(tokens)
         return super().forward(self.features.rows[tokens]) + self.features.of(tokens)
 
     def table(self) -> Tensor:
-        """The embeddings of PAD and all items [I + 1, D]."""
         if self.features is None:
             return self.weight
         return self(torch.arange(self.num_items + 1, device=self.weight.device))  # type: ignore[no-any-return]

@@ -22,10 +22,7 @@ _LEVELS = 256  # of a byte
 
 
 class Dropout(nn.Module):
-    """`nn.Dropout` with its probability rounded to 1/256, drawn from random bytes.
-
-    On a CPU `nn.Dropout` took 26% of a training step, this a fifth of that.
-    """
+    """`nn.Dropout` from random bytes, in a fifth of the time; probabilities in steps of 1/256."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -61,7 +58,6 @@ class Residual(nn.LayerNorm):
         self.gate = nn.Linear(embedding_dim, embedding_dim) if norm == "gated" else None
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
-        """[..., D] to [..., D]."""
         added = self.dropout(sublayer(self.inside(x)))
         if self.gate is not None:
             added = torch.sigmoid(self.gate(x)) * added
@@ -85,7 +81,6 @@ class SwiGLU(nn.Module):
         self.output = nn.Linear(feed_forward_dim, embedding_dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] to [..., D]."""
         gate, hidden = self.gate_input(x).chunk(2, dim=-1)
         return self.output(self.dropout(F.silu(gate) * hidden))  # type: ignore[no-any-return]
 
@@ -132,11 +127,9 @@ class BlockSettings:
     filtered: bool = False
 
     def attention(self) -> MultiHeadAttention:
-        """Self-attention or cross-attention."""
         return MultiHeadAttention(self.embedding_dim, self.num_heads, rotary=self.rotary)
 
     def feed_forward(self) -> nn.Module:
-        """The network that is applied at each position."""
         if self.activation == "swiglu":
             return SwiGLU(self.embedding_dim, self.feed_forward_dim, self.dropout)
         return nn.Sequential(
@@ -146,7 +139,6 @@ class BlockSettings:
         )
 
     def residual(self) -> Residual:
-        """The residual with its norm."""
         return Residual(self.embedding_dim, self.dropout, self.norm)
 
 
@@ -218,17 +210,12 @@ class Encoder(nn.Module):
     def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """Hidden states [B, L, D] of item embeddings [B, L, D] with the given lengths [B].
 
-        Times are ignored; `HSTUEncoder` reads them. The state at position t depends on the items
-        that it sees and, where positions are added, on the sequence's length; on nothing else.
-        States on padding have no meaning.
+        Times are ignored; `HSTUEncoder` reads them. States on padding have no meaning.
         """
         return self.norm(self._through(self.blocks, embedded, lengths))  # type: ignore[no-any-return]
 
     def encode_last(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        """`forward` at the last item of each sequence only, [B, D].
-
-        It skips most of the last block, which needs only keys and values of the other items.
-        """
+        """`forward` at the last item of each sequence only, [B, D], with less of the last block."""
         if not len(self.blocks):
             return last_states(self(embedded, lengths), lengths)
         last: EncoderBlock = self.blocks[-1]  # type: ignore[assignment]
@@ -241,7 +228,6 @@ class Encoder(nn.Module):
         return self.dropout(embedded)  # type: ignore[no-any-return]
 
     def _through(self, blocks: nn.ModuleList, embedded: Tensor, lengths: Tensor) -> Tensor:
-        """The output of the last of the blocks [B, L, D]."""
         x = self._placed(embedded, lengths)
         # Sequences are right-padded: the causal mask alone keeps tokens from seeing padding.
         mask = None if self.causal else padding_mask(lengths, embedded.shape[1])[:, None, None]

@@ -94,7 +94,6 @@ class Sampling(Greedy):
             raise InputError(f"top_p={self.top_p}: must be above 0 and at most 1")
 
     def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw the next token of the one list; see `Greedy.extend`."""
         # Relative to the largest: a temperature near 0 then makes no positive infinity.
         cooled = (scores - scores.amax(dim=-1, keepdim=True)) / self.temperature
         best, tokens = torch.softmax(cooled, dim=-1).sort(dim=-1, descending=True, stable=True)
@@ -120,7 +119,6 @@ class Beam(Greedy):
             raise InputError(f"beam width {self.width}: must be at least 1")
 
     def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
-        """Extend the best lists, some perhaps in several ways; see `Greedy.extend`."""
         extended = (totals[:, :, None] + scores).flatten(1)
         # No more than there are items: else lists of probability 0 would take the first places.
         best = extended.topk(min(self.width, scores.shape[-1] - 1)).indices

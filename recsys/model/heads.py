@@ -21,61 +21,47 @@ Pooling = Literal["average", "sum"]
 MAX_TEMPERATURE = 10.0
 _POSITIONS = 768
 """The positions whose logits of target attention training makes at once on a CPU. With fewer,
-adding up the gradients of all candidates takes most of the time; with more, the matrices leave the
-cache."""
+adding up the gradients of all candidates takes most of the time; more leave the cache."""
 _KEPT = 4
 """The matrices as large as the logits that autograd keeps for each attention head."""
 
 
 class HistoryRepresentation(NamedTuple):
-    """What a head makes of histories."""
+    """States [B, L, D] or the last ones [B, 1, D]; keys and values of purchases [B, H, L, d]."""
 
     states: Tensor
-    """[B, L, D]; or only the last of each, [B, 1, D]."""
     keys: Tensor
-    """Of the purchases, [B, H, L, d]."""
     values: Tensor
-    """[B, H, L, d]."""
 
 
 class LastRepresentation(NamedTuple):
-    """What scoring at the last item of each history needs."""
+    """Last states [B, D]; keys, values of the latest purchases [B, H, l, d]; their number [B]."""
 
     state: Tensor
-    """[B, D]."""
     keys: Tensor
-    """Of the latest purchases, [B, H, l, d]."""
     values: Tensor
-    """[B, H, l, d]."""
     lengths: Tensor
-    """How many of them are real, [B]."""
 
 
 class CandidateRepresentation(NamedTuple):
-    """What a head makes of candidates, each by itself: shared, or of each history [B, ...]."""
+    """Embeddings [C, D] and queries [H, C, d] of candidates, shared or of each history [B, ...]."""
 
     embeddings: Tensor
-    """[C, D]."""
     queries: Tensor
-    """[H, C, d]."""
     value_queries: Tensor
-    """[H, C, d]."""
 
 
 class Head:
     """score_t(c) = h_t · e_c + Σ_heads Σ_{j≤t} w_cj(t) (u_c · v_j): see `TargetAttentionHead`.
 
     Histories and candidates are represented separately, once per batch. `logits` joins the two at
-    every position, which training needs; `score_last` at the last one. Only the decay depends on
-    the position: the sums at all positions are one product with a triangular matrix of decays.
+    every position, which training needs; `score_last` at the last one.
     """
 
+    # Of each attention head [H]: λ, κ, and whether its contributions are averaged or summed.
     decays: Tensor
-    """λ of each attention head [H]."""
     temperatures: Tensor
-    """κ of each attention head [H]."""
     poolings: Sequence[Pooling] = ()
-    """Of each attention head."""
 
     @property
     def attends(self) -> bool:
@@ -95,7 +81,7 @@ class Head:
     def represent_history(
         self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
     ) -> HistoryRepresentation:
-        """Represent histories by hidden states and input embeddings [B, L, D].
+        """Represent hidden states and input embeddings [B, L, D].
 
         ``states`` may hold the last one only, [B, 1, D]; ``lengths`` [B] say which one that is.
         """
@@ -103,12 +89,15 @@ class Head:
         return HistoryRepresentation(states, nothing, nothing)
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """Represent candidates by their embeddings, shared [C, D] or of each history [B, C, D]."""
+        """Represent the embeddings of candidates, shared [C, D] or of each history [B, C, D]."""
         nothing = embeddings.new_empty(*embeddings.shape[:-2], 0, embeddings.shape[-2], 0)
         return CandidateRepresentation(embeddings, nothing, nothing)
 
     def logits(self, history: HistoryRepresentation, candidates: CandidateRepresentation) -> Tensor:
-        """Scores [B, L, C] of shared candidates at every position, from the items up to there."""
+        """Scores [B, L, C] of shared candidates at every position.
+
+        Only the decay depends on the position: the sums are products with a triangular matrix.
+        """
         states, keys, values = history
         embeddings, queries, value_queries = candidates
         if not self.attends:
@@ -160,10 +149,7 @@ class Head:
     def contributions(
         self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
     ) -> Tensor:
-        """What each purchase adds to the scores at the last item, [B, L, C]; 0 on padding.
-
-        The rest of a score is the dot product of the last state and the candidate.
-        """
+        """What each purchase adds to the scores at the last item, [B, L, C]; 0 on padding."""
         states, keys, values = history
         terms = states.new_zeros(len(lengths), keys.shape[2], candidates.embeddings.shape[-2])
         for decay, weights, scores, total in self._heads(keys, values, lengths, candidates):
@@ -173,8 +159,7 @@ class Head:
     def chunk_rows(self, length: int, candidates: int, device: torch.device) -> int:
         """The number of sequences of this length whose `logits` training best makes at once.
 
-        Those of a dot product fit into a CPU's cache: 8 MiB of bf16. A GPU makes 256 MiB: it needs
-        large products, and a launch costs the same whatever its size.
+        Those of a dot product fit into a CPU's cache, 8 MiB of bf16; a GPU needs large products.
         """
         if self.attends and device.type == "cpu":
             return max(1, _POSITIONS // length)
@@ -186,10 +171,7 @@ class Head:
         return len(last.state) * (last.keys.shape[2] if self.attends else 1)
 
     def _triangles(self, length: int) -> Tensor:
-        """exp(-λ (t - j)) of purchase j as seen from position t, 0 where j > t: [H, L, L].
-
-        Where contributions are summed, each row is divided by its sum.
-        """
+        """exp(-λ (t - j)) of position t (row) and purchase j ≤ t [H, L, L]; of sums, normalised."""
         steps = torch.arange(length, device=self.decays.device)
         decay = decayed(steps[:, None] - steps, self.decays[:, None, None])
         summed = torch.tensor([pooling == "sum" for pooling in self.poolings], device=steps.device)
@@ -198,11 +180,10 @@ class Head:
     def _heads(
         self, keys: Tensor, values: Tensor, lengths: Tensor, candidates: CandidateRepresentation
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield four tensors for each attention head, as seen from the last item.
+        """Yield decays, weights, value scores and divisors of each attention head at the last item.
 
-        The decay of each purchase [B, 1, L], 0 on padding; its attention weights, neither decayed
-        nor normalised, and its value scores [B, L, C]; and the divisor of the sum over a history,
-        [B, 1, C] or [B, 1, 1].
+        The decay of each purchase [B, 1, L] is 0 on padding; weights, before decay, and value
+        scores are [B, L, C]; the divisor of the sum over a history is [B, 1, C] or [B, 1, 1].
         """
         if not self.attends:
             return
@@ -252,15 +233,8 @@ class TargetAttentionHead(Head, nn.Module):
     average loses that, but shows whether the relevant purchases agree, as when a rule needs two.
 
     The factor κ, an inverse temperature, is learned and capped, so nothing overflows. W_u starts
-    at zero: training starts from the dot product. Source: DIN, https://arxiv.org/abs/1706.06978;
-    the form for all positions is this project's.
-
-    Args:
-        embedding_dim: D.
-        head_dim: d.
-        half_lives: of each head, the number of purchases after which attention halves: ln 2 / λ.
-        pooling: whether the contributions of the purchases are averaged or summed.
-        dropout: of the features of m_j.
+    at zero: training starts from the dot product. λ is ln 2 / half-life, in purchases. Source: DIN,
+    https://arxiv.org/abs/1706.06978; the form for all positions is this project's.
     """
 
     def __init__(
@@ -289,19 +263,16 @@ class TargetAttentionHead(Head, nn.Module):
 
     @property
     def temperatures(self) -> Tensor:  # type: ignore[override]
-        """κ of each attention head [H]."""
         return self.log_temperature.exp().clamp(max=MAX_TEMPERATURE)
 
     def represent_history(
         self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
     ) -> HistoryRepresentation:
-        """The states; keys and values of the purchases."""
         source = self.dropout(self.kv_norm(embedded))
         keys, values = self._directions(self.key(source)), self.value(source)
         return HistoryRepresentation(states, keys, split_heads(values, self.num_heads))
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """The embeddings; queries κ W_q e and value queries W_u e."""
         queries = self._directions(self.query(embeddings)) * self.temperatures[:, None, None]
         value_queries = split_heads(self.value_query(embeddings), self.num_heads)
         return CandidateRepresentation(embeddings, queries, value_queries)
@@ -325,8 +296,7 @@ class KernelAttentionHead(Head, nn.Module):
     S_t are the decayed means of φ(m_j) ⊗ W_v m_j, which no candidate changes: all that a dot
     product can do, this head can. Candidates and purchases have prototypes and τ of their own,
     which start equal. W_u starts at zero: training starts from the dot product. The kernel of
-    features is that of linear attention (https://arxiv.org/abs/2006.16236). λ is ln 2 / half-life,
-    d the width of the values.
+    features is that of linear attention (https://arxiv.org/abs/2006.16236).
     """
 
     def __init__(
@@ -345,13 +315,11 @@ class KernelAttentionHead(Head, nn.Module):
 
     @property
     def explains(self) -> bool:
-        """True: `contributions` are the terms of the sum."""
         return True
 
     def represent_history(
         self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
     ) -> HistoryRepresentation:
-        """[h_t ; S_t], as wide states."""
         source = self.dropout(embedded)
         features = self._features(source, self.key_prototypes, 0, self.value)
         steps = torch.arange(source.shape[1], device=self.decays.device)
@@ -363,7 +331,6 @@ class KernelAttentionHead(Head, nn.Module):
         return super().represent_history(torch.cat([states.to(pooled.dtype), pooled], -1), embedded)
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        """[e_c ; φ(e_c) ⊗ W_u e_c], as wide embeddings."""
         features = self._features(embeddings, self.query_prototypes, 1, self.value_query)
         wide = torch.cat([embeddings.to(features.dtype), features], -1)
         return super().represent_candidates(wide)
@@ -371,8 +338,7 @@ class KernelAttentionHead(Head, nn.Module):
     def contributions(
         self, history: HistoryRepresentation, candidates: CandidateRepresentation, lengths: Tensor
     ) -> Tensor:
-        """See `Head.contributions`: the terms of S_t are taken out of its sums again."""
-        pooled = history.states[..., -self.width :]
+        pooled = history.states[..., -self.width :]  # its terms are taken out of the sums again
         steps = torch.arange(pooled.shape[1], device=pooled.device)
         sums = pooled * decayed(steps, self.decays).cumsum(0)[:, None]
         terms = sums - F.pad(sums, (0, 0, 1, 0))[:, :-1] * torch.exp(-self.decays)
@@ -389,6 +355,50 @@ class KernelAttentionHead(Head, nn.Module):
         kernel = math.sqrt(len(prototypes)) * torch.softmax(sharpness * cosines.to(exact), dim=-1)
         features: Tensor = kernel[..., None] * values(x)[..., None, :]
         return features.flatten(-2)
+
+
+class AveragedHead(Head):
+    """The mean of the scores of M heads: target attention with the attention heads of them all.
+
+    Embeddings are concatenated, and so are the states, which the model divides by M. The attention
+    heads stand one after the other, the narrower ones filled up with zeros; value queries are
+    divided by M.
+    """
+
+    def __init__(self, members: Sequence[Head], widths: Sequence[int]) -> None:
+        self._members, self._widths = members, list(widths)
+        self._attending = [head for head in self._members if head.attends]
+        self.poolings = [pooling for head in self._attending for pooling in head.poolings]
+
+    @property
+    def dot_product(self) -> Head:
+        return AveragedHead([head.dot_product for head in self._members], self._widths)
+
+    @property
+    def decays(self) -> Tensor:  # type: ignore[override]
+        return torch.cat([head.decays for head in self._attending])
+
+    @property
+    def temperatures(self) -> Tensor:  # type: ignore[override]
+        return torch.cat([head.temperatures for head in self._attending])
+
+    def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
+        own = torch.split(embeddings, self._widths, dim=-1)
+        members = [
+            head.represent_candidates(columns)
+            for head, columns in zip(self._members, own, strict=True)
+        ]
+        embeddings = torch.cat([member.embeddings for member in members], dim=-1)
+        members = [member for member in members if member.queries.shape[-3]] or members[:1]
+        queries = joined_heads([member.queries for member in members], dim=-3)
+        value_queries = joined_heads([member.value_queries for member in members], dim=-3)
+        return CandidateRepresentation(embeddings, queries, value_queries / len(self._members))
+
+
+def joined_heads(members: Sequence[Tensor], dim: int) -> Tensor:
+    """Concatenate the attention heads of members, whose widths may differ."""
+    width = max(member.shape[-1] for member in members)
+    return torch.cat([F.pad(member, (0, width - member.shape[-1])) for member in members], dim)
 
 
 def decayed(ages: Tensor, rates: Tensor) -> Tensor:

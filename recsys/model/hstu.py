@@ -56,11 +56,7 @@ class HSTUBlock(nn.Module):
         nn.init.xavier_uniform_(self.output.weight)
 
     def forward(self, x: Tensor, buckets: Tensor | None = None) -> Tensor:
-        """[B, L, D] to [B, L, D], with L ≤ N; each position sees those up to itself.
-
-        ``buckets`` [B, L, L] are those of the times between the positions (rows) and what they see,
-        for a timed block; see `time_buckets`.
-        """
+        """[B, L, D] to [B, L, D]; ``buckets`` [B, L, L] are those of the times since purchases."""
         projected = F.silu(self.gate_value_query_key(self.norm(x)))
         gate, *sides = projected.chunk(4, dim=-1)
         value, query, key = (split_heads(side, self.num_heads) for side in sides)
@@ -78,8 +74,8 @@ class HSTUBlock(nn.Module):
 def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
     """The numbers of a weight [129] for buckets of any shape.
 
-    On a CPU the backward pass of `index_select` takes a tenth of the time of that of `F.embedding`.
-    On a GPU its atomic additions to 129 numbers wait for each other; `F.embedding` sorts first.
+    On a CPU the backward pass of `index_select` takes a tenth of the time of that of `F.embedding`,
+    which sorts first; on a GPU its atomic additions wait for each other.
     """
     if buckets.device.type == "cpu":
         return weight.index_select(0, buckets.flatten()).view_as(buckets)
@@ -101,18 +97,13 @@ class HSTUEncoder(Encoder):
         self.times = times
 
     def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        """See `Encoder.forward`; for times see `ModelInputs.times`.
-
-        Raises:
-            ValueError: the encoder reads times, and there are none.
-        """
+        """See `Encoder.forward`, `ModelInputs.times`; a ValueError if there are none to read."""
         x, buckets = self._placed(embedded, lengths), self._buckets(times)
         for block in self.blocks:
             x = block(x, buckets)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def encode_last(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        """`forward` at the last item of each sequence only, [B, D]."""
         return last_states(self(embedded, lengths, times), lengths)
 
     def _buckets(self, times: Tensor | None) -> Tensor | None:

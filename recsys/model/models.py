@@ -1,8 +1,9 @@
-"""What a model is, and those of one encoder and a head: next item, masked item, factorisation."""
+"""What a model is; models of an encoder and a head, a factorisation machine, means of models."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -12,7 +13,17 @@ from torch.nn import functional as F
 from recsys.model.attention import padding_mask
 from recsys.model.embeddings import FeatureEmbeddings, FeatureValues, ItemEmbeddings
 from recsys.model.encoder import Dropout, Encoder, TimesRead
-from recsys.model.heads import DotProductHead, Head, HistoryRepresentation, LastRepresentation
+from recsys.model.heads import (
+    AveragedHead,
+    DotProductHead,
+    Head,
+    HistoryRepresentation,
+    LastRepresentation,
+    joined_heads,
+    last_position,
+)
+
+_TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 
 
 class ModelInputs(NamedTuple):
@@ -39,8 +50,7 @@ class Model(nn.Module):
 
     if TYPE_CHECKING:
 
-        def __call__(self, inputs: ModelInputs) -> HistoryRepresentation:
-            """See `forward`."""
+        def __call__(self, inputs: ModelInputs) -> HistoryRepresentation: ...
 
     @property
     def num_items(self) -> int:
@@ -102,13 +112,11 @@ class NextItemModel(Model):
         items.draw()
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """Represent histories at every item; see `Model.forward`."""
         embedded = self._embedded(inputs)
         states = self.encoder(embedded, inputs.lengths, inputs.times)
         return self.head.represent_history(states, embedded)
 
     def at_last(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """See `Model.at_last`."""
         embedded = self._embedded(inputs)
         last = self.encoder.encode_last(embedded, inputs.lengths, inputs.times)
         return self.head.represent_history(last[:, None], embedded, inputs.lengths)
@@ -143,8 +151,7 @@ class MaskedItemModel(Model):
         self.items.draw()
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """The state of a masked item after each history, [B, 1, D]."""
-        items, lengths = F.pad(inputs.items, (0, 1)), inputs.lengths + 1
+        items, lengths = F.pad(inputs.items, (0, 1)), inputs.lengths + 1  # a mask at the end
         last = self.encoder.encode_last(self._embedded(items, lengths), lengths)[:, None]
         return self.head.represent_history(last, last)
 
@@ -172,11 +179,10 @@ def _is_masked(items: Tensor, lengths: Tensor) -> Tensor:
 class FactorisationMachine(Model):
     """score_t(c) = w_c + v_c · (a_last + Σ_j b_j / √t), over the items j up to position t.
 
-    A factorisation machine of degree two has one weight and one vector for each feature and adds
-    the inner products of all pairs. Its features here are the candidate, the last item, and the bag
-    of all items of the history (each 1 / √t); the terms without the candidate are the same for all
-    candidates and drop out. Without the last item it is FISM. Dropout is of the last item's and of
-    the bag's embeddings.
+    A factorisation machine of degree two adds the inner products of all pairs of its features. Here
+    they are the candidate, the last item, and the bag of all items of the history (each 1 / √t);
+    the terms without the candidate drop out. Without the last item it is FISM. Dropout is of the
+    last item's and of the bag's embeddings.
 
     Sources: Rendle 2010, https://doi.org/10.1109/ICDM.2010.127; Kabbur et al. 2013 (FISM),
     https://doi.org/10.1145/2487575.2487589
@@ -196,7 +202,6 @@ class FactorisationMachine(Model):
             self.items.weight[:, -1] = 0
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """The vectors that the candidates' are multiplied with, [B, L, D + 1]."""
         items = inputs.items
         bag = self.dropout(self.bag(items)).cumsum(dim=1)
         count = torch.arange(1, items.shape[1] + 1, dtype=bag.dtype, device=items.device)
@@ -204,3 +209,52 @@ class FactorisationMachine(Model):
         states = self.dropout(self.last(items)) + bag
         states = torch.cat([states, torch.ones_like(states[..., :1])], dim=-1)
         return self.head.represent_history(states, states)
+
+
+class AveragedModel(Model):
+    """score(c) = 1/M Σ_m score_m(c), of M models that were trained one by one.
+
+    Logits of a softmax: their mean ranks as the geometric mean of the members' probabilities. The
+    members read as many items of a history, and no features.
+    """
+
+    def __init__(self, members: Sequence[Model]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self._models = list(members)
+        self.items = AveragedItems(members)  # type: ignore[assignment]
+        widths = [member.items.embedding_dim for member in members]
+        self.head = AveragedHead([member.head for member in members], widths)
+        self.times = max((member.times for member in members), key=_TIMES.index)
+
+    def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
+        """Represent histories for scoring at the last item, [B, 1, ...]."""
+        members = [member.at_last(inputs) for member in self._models]
+        states = [last_position(member.states, inputs.lengths) for member in members]
+        joined = (torch.cat(states, dim=-1) / len(members))[:, None]
+        members = [member for member in members if member.keys.shape[1]] or members[:1]
+        keys = joined_heads([member.keys for member in members], dim=1)
+        values = joined_heads([member.values for member in members], dim=1)
+        return HistoryRepresentation(joined, keys, values)
+
+
+class AveragedItems:
+    """The embeddings of the members, concatenated: [..., D] with D = Σ_m D_m."""
+
+    features: None = None
+
+    def __init__(self, members: Sequence[Model]) -> None:
+        self._members = [member.items for member in members]
+        self.embedding_dim = sum(items.embedding_dim for items in self._members)
+        self.num_items = self._members[0].num_items
+
+    @property
+    def weight(self) -> Tensor:
+        """The rows of the first member: they tell the device."""
+        return self._members[0].weight
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return torch.cat([items(tokens) for items in self._members], dim=-1)
+
+    def table(self) -> Tensor:
+        return torch.cat([items.table() for items in self._members], dim=-1)

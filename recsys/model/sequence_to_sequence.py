@@ -18,12 +18,10 @@ from recsys.model.models import Model, ModelInputs
 
 
 class EncodedHistory(NamedTuple):
-    """The encoder's output, which the decoder attends to."""
+    """The encoder's hidden states [B, S, D], and which of them are real [B, 1, 1, S]."""
 
     states: Tensor
-    """Hidden states [B, S, D]."""
     mask: Tensor
-    """Which of them are real, [B, 1, 1, S]."""
 
 
 @dataclass(slots=True)
@@ -33,7 +31,6 @@ class DecoderCache:
     history: list[KeysValues]
     """Of the encoder's states, [B, H, S, d] each."""
     mask: Tensor
-    """See `EncodedHistory.mask`."""
     generated: list[list[Tensor]]
     """Keys and values of the tokens so far, [B · W, H, t, d] each; empty before the first."""
 
@@ -119,11 +116,10 @@ class Decoder(nn.Module):
 
 
 class SequenceToSequence(Model):
-    """Maps item tokens to item tokens.
+    """Maps item tokens to item tokens, at most ``max_generated`` for a user.
 
     The stacks are initialised by Xavier's rule, as published. The item embeddings are tied: encoder
-    and decoder read them, and the decoder's states are multiplied with them. ``encoder`` is not
-    causal; ``max_generated`` is the most purchases that can be generated for a user.
+    and decoder read them, and the decoder's states are multiplied with them.
 
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
     """
@@ -155,18 +151,12 @@ class SequenceToSequence(Model):
         return EncodedHistory(states, padding_mask(lengths, items.shape[1])[:, None, None])
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """The decoder's state before its first token, [B, 1, D]: it scores the next item."""
         return self.teacher_forced(inputs, inputs.items[:, :1])[0]
 
     def teacher_forced(
         self, inputs: ModelInputs, targets: Tensor
     ) -> tuple[HistoryRepresentation, Tensor]:
-        """The decoder's states at the targets [B, n], each predicted after the true ones before it.
-
-        Returns:
-            The states [B, n, D]; and item tokens [B, S + n - 1] of which the first S + t were seen
-            before target t.
-        """
+        """The decoder's states at the targets [B, n], each predicted after the true ones before."""
         previous = targets[:, :-1]
         states = self.decode(self.encode(inputs.items, inputs.lengths), previous)
         seen = torch.cat([inputs.items, previous], dim=1)

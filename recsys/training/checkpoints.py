@@ -43,20 +43,14 @@ class TrainingState:
         return bool(epochs["processed"] == epochs["ready"])
 
     def copy(self) -> TrainingState:
-        """Copy the state to the CPU, so that a training that goes on does not change it.
-
-        The best weights and ranks of the curve are not copied: trainings only replace them.
-        """
+        """Copy to the CPU what a training that goes on changes; it replaces its best weights."""
         checkpoint = _with_tensors(self.checkpoint, lambda _, tensor: tensor.to("cpu", copy=True))
         epochs = [dict(epoch) for epoch in self.curve.epochs]
         return TrainingState(checkpoint, replace(self.curve, epochs=epochs, interrupted=False))
 
 
 class StateIO(CheckpointIO):
-    """Gives Lightning the state to resume from, and hands on those that it saves.
-
-    ``save`` is called with tensors that the next step changes.
-    """
+    """Gives Lightning the state to resume from; ``save`` gets those whose tensors will change."""
 
     def __init__(
         self,
@@ -67,46 +61,36 @@ class StateIO(CheckpointIO):
         self._curve, self._start, self._save = curve, start, save
 
     def save_checkpoint(self, checkpoint: dict[str, Any], *_: object, **__: object) -> None:
-        """Hand on a state."""
         if self._save is not None:
             self._save(TrainingState(checkpoint, self._curve))
 
     def load_checkpoint(self, *_: object, **__: object) -> dict[str, Any]:
-        """Return the state to resume from."""
         return {} if self._start is None else dict(self._start.checkpoint)
 
     def remove_checkpoint(self, path: object) -> None:
-        """Do nothing: a new state replaces the one before."""
+        pass  # a new state replaces the one before
 
 
 class SaveState(pl.Callback):
     """Saves the state of the training from time to time, after each epoch, and at a SIGTERM.
 
-    Lightning's ModelCheckpoint also saves between the last step of an epoch and its validation,
-    which a training that resumes there would leave out, and at every exception. The recorder
-    precedes this callback; ``interval`` is in seconds.
+    The recorder precedes this callback; ``interval`` is in seconds.
     """
 
     def __init__(self, recorder: EpochRecorder, interval: float) -> None:
-        self._recorder = recorder
-        self._interval = interval
+        self._recorder, self._interval = recorder, interval
         self._last = time.monotonic()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
-        """Save the state if it is due and the epoch is not over."""
         due = time.monotonic() - self._last >= self._interval
         if not trainer.is_last_batch and trainer.strategy.broadcast(due):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
-        """Save the state."""
         self._save(trainer)
 
     def on_exception(self, trainer: pl.Trainer, _: object, exception: BaseException) -> None:
-        """Save the state at a SIGTERM, which Lightning handles between two steps.
-
-        Several processes may handle it at different steps, and would wait for each other.
-        """
+        # Several processes may handle a SIGTERM at different steps, and would wait for each other.
         if isinstance(exception, SIGTERMException) and trainer.world_size == 1:
             self._save(trainer)
 
@@ -194,7 +178,6 @@ class CheckpointFile:
         return Checkpoint(tree["run_id"], tree["seconds"], state, chosen)
 
     def remove(self) -> None:
-        """Delete the checkpoint of a complete run."""
         self.path.unlink(missing_ok=True)
 
 

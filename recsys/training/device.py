@@ -39,11 +39,7 @@ def process() -> int:
 
 
 def take_gpu() -> None:
-    """Give each of several processes a GPU of its own, where there are any.
-
-    Raises:
-        InputError: there are fewer GPUs than processes.
-    """
+    """Give each of several processes a GPU of its own, or raise InputError: there are fewer."""
     if processes() == 1 or not torch.cuda.is_available():
         return
     started, count = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
@@ -66,10 +62,7 @@ def gpus() -> list[int]:
 
 
 def gpu_memory() -> int | None:
-    """Return the bytes of memory that are free on the GPU; None if there is none.
-
-    What torch has reserved of it and does not use is free too.
-    """
+    """Return the bytes free on the GPU, those that torch only reserves too; None without one."""
     if not torch.cuda.is_available():
         return None
     gc.collect()  # earlier trainings and their trainers refer to each other
@@ -108,18 +101,12 @@ def bf16_share(embedding_dim: int) -> float:
     compile kernels, do not count; two more are enough where bf16 is emulated.
     """
     times: dict[torch.dtype, list[float]] = {torch.bfloat16: [], torch.float32: []}
-    sides = [
-        (
-            torch.ones(512, embedding_dim, dtype=dtype),
-            torch.ones(embedding_dim, 4096, dtype=dtype),
-            torch.empty(512, 4096, dtype=dtype),  # new memory costs more than the product
-        )
-        for dtype in times
-    ]
+    shapes = (512, embedding_dim), (embedding_dim, 4096), (512, 4096)
+    sides = [[torch.ones(shape, dtype=dtype) for shape in shapes] for dtype in times]
     for repeat in range(20):
         for (states, candidates, out), taken in zip(sides, times.values(), strict=True):
             started = time.perf_counter()
-            torch.mm(states, candidates, out=out)
+            torch.mm(states, candidates, out=out)  # new memory would cost more than the product
             taken.append(time.perf_counter() - started)
         bf16, float32 = (taken[1:] for taken in times.values())
         if repeat == 2 and min(bf16) > 3 * max(float32):

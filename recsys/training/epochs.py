@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 MONITOR = "epoch/valid_ndcg_at_10"
 """The metric that chooses the best epoch."""
 
+ENDLESS = 100_000
+"""More epochs than any training has: something else ends it."""
 Report = Callable[[int, dict[str, float]], bool | None]
 """Reports the metrics of an epoch, whose number counts from 1, and of a warm start as epoch 0;
 returns true to end the training."""
@@ -50,7 +52,6 @@ class Curve:
     epochs: list[dict[str, float]] = field(default_factory=list)
     """Metrics of each epoch: train/loss, costs as train/…, and, if it was validated, epoch/…"""
     early_decay: EarlyDecay | None = None
-    """If None, the learning rate decays on schedule, if at all."""
     best_epoch: int | None = None
     """Number of the epoch with the best validation, from 1; 0 for a warm start."""
     best_weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -69,17 +70,13 @@ class Curve:
         return max((epoch[MONITOR] for epoch in all_epochs if MONITOR in epoch), default=-1.0)
 
     def validated(self) -> tuple[int, RankTable]:
-        """Return the best epoch and its ranks.
-
-        Raises:
-            ValueError: the training had no validation.
-        """
+        """Return the best epoch and its ranks; a ValueError without validation."""
         if self.best_epoch is None or self.best_ranks is None:
             raise ValueError("no epoch was validated")
         return self.best_epoch, self.best_ranks
 
     def plain(self) -> dict[str, Any]:
-        """Return it as nested dictionaries and lists of tensors and plain values; see `parse`."""
+        """Return nested dictionaries and lists of tensors and plain values, which `parse` reads."""
         tree = {column.name: getattr(self, column.name) for column in fields(self)}
         if self.best_ranks is not None:
             columns = {column.name: column.to_torch() for column in self.best_ranks.frame}
@@ -104,16 +101,14 @@ class EpochAverage(WeightAveraging):
     """The running average of the weights after each epoch, which the last epochs count most in.
 
     It is (1 - a) times the one before plus a times the weights, a = (η + 1) / (t + η) after t
-    epochs: the weights themselves after the first. Shamir and Zhang 2013, "Stochastic gradient
-    descent for non-smooth optimization" (polynomial-decay averaging),
-    https://arxiv.org/abs/1212.1824. As a callback it precedes the one that validates.
+    epochs (polynomial-decay averaging: Shamir and Zhang 2013, https://arxiv.org/abs/1212.1824). As
+    a callback it precedes the one that validates.
     """
 
     def __init__(self) -> None:
         super().__init__(use_buffers=False, avg_fn=_averaged)
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Return whether an epoch has ended."""
         return epoch_idx is not None
 
     @contextmanager
@@ -180,10 +175,7 @@ class EpochRecorder(pl.Callback):
 
     @property
     def _patience_exhausted(self) -> bool:
-        """Whether the latest validation completes ``patience`` epochs without a gain.
-
-        During the decay, patience counts from its start at the earliest.
-        """
+        """Whether ``patience`` epochs had no gain; in the decay, from its start at the earliest."""
         done, since = len(self.curve.epochs), self.curve.best_epoch
         if since is None or not done or MONITOR not in self.curve.epochs[-1]:
             return False
@@ -206,17 +198,14 @@ class EpochRecorder(pl.Callback):
         self._report(0, metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside the curve."""
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
         if state_dict["seconds"]:
             self._started = time.perf_counter() - state_dict["seconds"]
 
     def on_train_batch_start(self, *_: object) -> None:
-        """Start the clock, unless the epoch is resumed."""
-        if self._started is None:
+        if self._started is None:  # else the epoch is resumed
             self._started = time.perf_counter()
 
     def check_finite(self) -> tuple[float, float]:
@@ -241,7 +230,6 @@ class EpochRecorder(pl.Callback):
         )
 
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: object) -> None:
-        """Validate, compare with the best epoch so far, and report."""
         loss, targets = self.check_finite()
         seconds = self.seconds  # a GPU has finished: its numbers have been read
         self._module.sums.zero_()

@@ -54,9 +54,6 @@ from recsys.training.progress import ProgressLine
 
 logger = logging.getLogger(__name__)
 
-ENDLESS = 100_000
-"""More epochs than any training has: something else ends it."""
-
 _COPIES = 5
 """Of the weights in training: themselves, their gradients, two moments, and the best so far."""
 
@@ -69,8 +66,8 @@ class WarmStart:
     tokens: NDArray[np.int32]
     """Shape [I + 1]: the token that each item of the catalogue has in that model; PAD if none."""
     untrained: NDArray[np.bool_]
-    """Shape [I + 1]: whether the model has the item, but was not trained on an interaction with it.
-    What its row learned is that nobody wants the item."""
+    """Shape [I + 1]: whether the model has the item, but was never trained on an interaction with
+    it: its row learned that nobody wants it, and with its first interactions the item is new."""
     until: int | None
     """The time of the newest interaction that the model was trained on. If None, every history is
     read in each epoch."""
@@ -80,16 +77,12 @@ class WarmStart:
     """Whether the start may be the best epoch: not if it was trained on validation targets."""
 
     def initialise(self, model: Model, histories: Histories) -> None:
-        """Give a new model the weights; new items get theirs from neighbours in the histories.
-
-        An item that now has its first interactions is new too.
-        """
+        """Give a new model the weights; new items get theirs from neighbours in the histories."""
         seen = np.bincount(histories.items, minlength=len(self.tokens)) > 0
         tokens = np.where(self.untrained & seen, np.int32(PAD), self.tokens)
         model.load_state_dict(grown_weights(self.weights, tokens, model, histories))
 
     def has_new(self, histories: Histories) -> bool:
-        """Return whether the histories have an interaction that the model was not trained on."""
         return bool(histories_after(histories, self.until).any())
 
 
@@ -114,10 +107,9 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         validation: the targets that choose the best epoch and stop training early. If None, train
             for all epochs.
         epochs: the maximum number of epochs; 0 only validates a trained model.
-        report: see `Report`; the training may be resumed from the last saved state.
+        report: see `Report`.
         progress: the progress display. If None, a new one is shown.
-        start: the state of a training with the same arguments, whose precision is kept, and whose
-            tensors are changed. If None, training starts from the beginning.
+        start: the state of a training with the same arguments to resume from; it is changed.
         save: called with the state from time to time and after each epoch.
         warm: the trained model to start from, as epoch 0. If None, the weights are random.
 
@@ -181,9 +173,8 @@ def new_module(
     exclude_seen = config.exclude_seen
     if exclude_seen is None:
         exclude_seen = experiment.evaluation.seen == "filter"
-    copies = _COPIES + config.average_weights
-    if config.loss.kind != "cross_entropy":
-        copies -= 1  # the gradients are those of the rows that a step has read
+    # Gradients of sampled losses are those of the rows that a step has read.
+    copies = _COPIES + config.average_weights - (config.loss.kind != "cross_entropy")
     catalogue.check_memory(experiment.model, copies, gpu_memory=gpu_memory())
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     model = catalogue.new_model(experiment.model, interactions)
@@ -198,32 +189,21 @@ def build_batches(
 ) -> TrainingBatches:
     """Return the training batches of the experiment's model, reshuffled in each epoch.
 
-    Those of a warm start are a mixture of new and old histories, unless all or none are new.
-
-    Raises:
-        InputError: no history has two items.
+    Those of a warm start are a mixture of new and old histories, unless all or none are new. An
+    InputError if no history has two items.
     """
-    model, training, seed = experiment.model, experiment.training, experiment.seed
-    length, tokens = model.max_sequence_length, training.batch_tokens
-
+    model, training, replay = experiment.model, experiment.training, None
     passes, masked, max_targets = training.epochs_per_pass, None, None
     if isinstance(model, SequenceToSequenceConfig):
         passes, max_targets = 1, model.max_generated
     if isinstance(model, MaskedItemConfig):
         masked = model.mask_probability
-    is_new = histories_after(histories, None if warm is None else warm.until)
-    replay = None if warm is None or is_new.all() else Replay(is_new, warm.replay)
-    if not is_new.any():
-        replay = None
-    batches = TrainingBatches(
-        histories, length, tokens, seed, training.windows, passes, masked, max_targets, replay
-    )
-    if replay is not None:
-        rows = replay.draw(histories.lengths, np.random.default_rng(seed))
-        logger.info(
-            "%d of %d histories have new interactions: an epoch reads them and %d others",
-            *(is_new.sum(), len(histories), np.count_nonzero(~is_new[rows])),
-        )
+    if warm is not None:
+        is_new = histories_after(histories, warm.until)
+        replay = Replay(is_new, warm.replay) if is_new.any() and not is_new.all() else None
+    seed, windows = experiment.seed, training.windows
+    sizes = model.max_sequence_length, training.batch_tokens
+    batches = TrainingBatches(histories, *sizes, seed, windows, passes, masked, max_targets, replay)
     if batches.num_tokens == 0:
         raise InputError(
             "nothing to train on: no user has two interactions before the held-out ones"
@@ -260,11 +240,7 @@ def _trainer(
 def _signals_end_it(trainer: pl.Trainer, curve: Curve, *, usable: bool) -> Iterator[None]:
     """End a training early at Ctrl-C, which Lightning turns into an exit; at SIGTERM between steps.
 
-    ``usable`` says whether the best epoch so far is a result.
-
-    Raises:
-        Terminated: SIGTERM, which Lightning would treat as a normal end.
-        KeyboardInterrupt: Ctrl-C, if there are no weights to use.
+    ``usable`` says whether the best epoch so far is a result; else Ctrl-C ends the program.
     """
     main = threading.current_thread() is threading.main_thread()
     handler, on_term = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)

@@ -25,10 +25,6 @@ NO_NEGATIVE = -1e30
 """The logit of an item that is no negative of a position: finite, because a softmax of nothing but
 -inf is undefined."""
 
-SampledLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From the logits of targets [...] and of their negatives [..., C], `NO_NEGATIVE` where one does
-not count, to the losses [...] and their gradient by the logits of the targets [...]. That by the
-logits of the negatives overwrites these."""
 LogitsFunction = Callable[[HistoryRepresentation, CandidateRepresentation], Tensor]
 """From (history, candidates) to logits [b, L, C]."""
 LossFunction = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
@@ -47,8 +43,7 @@ def chunked_sum(
 
     Forward computes the gradients too, ``chunk_rows`` sequences at a time; backward scales them.
     """
-    total: Tensor = _Chunked.apply(logits, loss, chunk_rows, *history, *candidates)  # type: ignore[no-untyped-call]
-    return total
+    return _Chunked.apply(logits, loss, chunk_rows, *history, *candidates)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _Chunked(torch.autograd.Function):
@@ -127,7 +122,7 @@ class SeenItems:
 
     @classmethod
     def up_to(cls, items: Tensor, steps: int) -> SeenItems:
-        """The items [B, N] that were seen up to each of the last ``steps`` ≤ N of them."""
+        """The items [B, N] that were seen up to each of the last ``steps`` of them."""
         batch, width = items.shape
         counts = torch.arange(width - steps + 1, width + 1, device=items.device)
         return cls(items, torch.arange(batch, device=items.device), counts.expand(batch, -1))
@@ -149,8 +144,7 @@ def drop_padding(
 ) -> tuple[HistoryRepresentation, Tensor, SeenItems | None]:
     """Return the M positions with a target as sequences of length 1: states [M, 1, D], [M, 1].
 
-    A few fill the end, so that the last chunk of ``chunk_rows`` has one of few sizes: oneDNN caches
-    kernels for each size, which took .5 GiB of memory an epoch on MovieLens-1M.
+    A few fill the end, so that the last chunk has one of few sizes: oneDNN caches kernels for each.
     """
     indices = targets.flatten().nonzero().squeeze(1)
     count = len(indices)
@@ -172,10 +166,9 @@ def chunked_cross_entropy(
     *,
     chunk_rows: int = 64,
 ) -> Tensor:
-    """Return the mean over targets of -log softmax(logits)[target], without the items seen before.
+    """Return the mean over targets [B, L] of -log softmax(logits)[target], without items ``seen``.
 
-    PAD is never in a softmax, and the loss of a target [B, L] that is PAD is 0. Candidates are the
-    catalogue, row = item token. If ``seen`` is None, nothing is excluded.
+    PAD is in no softmax, and as a target has no loss. Candidates are the catalogue, row = token.
     """
     width = candidates.embeddings.shape[-2]
     candidates = CandidateRepresentation(*map(_aligned, candidates))
@@ -227,14 +220,13 @@ def softmax_gradient(
 
 
 def _aligned(side: Tensor) -> Tensor:
-    """Append rows of zeros, so that the logits of positions begin at a cache line.
-
-    A batch of 12,800 positions and 12,001 items took .39 s so in bf16, .54 s without.
-    """
+    """Append rows of zeros, so that logits begin at a cache line: .39 s in place of .54 (bf16)."""
     return F.pad(side, (0, 0, 0, -side.shape[-2] % (_CACHE_LINE // _working_dtype(side).itemsize)))
 
 
 # --- Against sampled negatives --------------------------------------------------------------------
+# A loss takes the logits of targets [...] and of their negatives [..., C]; it returns the losses
+# and their gradient by the logits of the targets [...]. That by the negatives' overwrites these.
 
 
 def draw_negatives(
@@ -253,8 +245,7 @@ def draw_negatives(
         targets: item tokens [B, L], PAD for none.
 
     Returns:
-        Item tokens [C], and the log of the expected count of each of these items in a draw, which
-        sampled softmax subtracts from its logit so that the draw represents the full catalogue.
+        Item tokens [C], and the log of the expected count of each of these items in a draw.
     """
     num_items = len(cumulative) - 1
     if kind == "uniform":
@@ -275,10 +266,10 @@ def draw_negatives(
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
     """Return -log of the share of the target in a softmax of the target and the negatives.
 
-    If the log of its expected count in a draw is subtracted from the logit of each negative, the
-    denominator is that of the full catalogue in expectation (Bengio and Senécal 2008,
-    https://doi.org/10.1109/TNN.2007.912312). The target's logit is not corrected, because the
-    target is always present (Khrylchenko et al. 2025, https://arxiv.org/abs/2507.09331).
+    With the log of its expected count subtracted from the logit of each negative, but not of the
+    target, the denominator is that of the full catalogue in expectation (Bengio and Senécal 2008,
+    https://doi.org/10.1109/TNN.2007.912312; Khrylchenko et al. 2025,
+    https://arxiv.org/abs/2507.09331).
     """
     peak = negatives.amax(-1)
     torch.softmax(negatives, -1, out=negatives)
@@ -322,14 +313,8 @@ def exact(logits: Tensor) -> Tensor:
 def mask_negatives(logits: Tensor, items: Tensor, targets: Tensor, seen: Tensor | None) -> None:
     """Set logits to `NO_NEGATIVE` where an item is the target of a position or was seen before it.
 
-    Few are, so that they are looked for and set one by one, without a mask of all logits.
-
-    Args:
-        logits: of the items [B, L, C], contiguous.
-        items: item tokens [C].
-        targets: item tokens [B, L].
-        seen: item tokens [B, N], of which the first N - L + 1 + t precede target t. If None, seen
-            items are negatives like any other item.
+    Few are: they are set one by one, without a mask of all logits. Logits [B, L, C] are contiguous,
+    items [C] and targets [B, L] are tokens; of those seen [B, N] N - L + 1 + t precede target t.
     """
     distinct, index = items.unique(return_inverse=True)
     flat, wanted = logits.flatten(0, 1), targets.flatten()
@@ -350,7 +335,7 @@ def mask_negatives(logits: Tensor, items: Tensor, targets: Tensor, seen: Tensor 
 
 
 def _places(distinct: Tensor, tokens: Tensor) -> Tensor:
-    """The place of each token among ascending ones; their number where it is not among them."""
+    """The place of each token among ascending ones; their number if it is not among them."""
     places = torch.searchsorted(distinct, tokens)
     among = distinct[places.clamp(max=len(distinct) - 1)] == tokens
     return places.masked_fill_(~among, len(distinct))

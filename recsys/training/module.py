@@ -48,10 +48,10 @@ def mean_loss(
     seen: Tensor | None,
     cumulative: Tensor,
 ) -> Tensor:
-    """Return the mean loss of the targets [B, L], PAD for none.
+    """Return the mean loss of the targets [B, L], PAD for none; ``cumulative``: `draw_negatives`.
 
     ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
-    items are wrong answers like any other. ``cumulative`` is that of `draw_negatives`.
+    items are wrong answers like any other.
     """
     if not isinstance(config, CrossEntropy):
         return _sampled_loss(config, model, history, targets, seen, cumulative)
@@ -78,10 +78,7 @@ def _sampled_loss(
     seen: Tensor | None,
     cumulative: Tensor,
 ) -> Tensor:
-    """`mean_loss` against negatives that all positions share.
-
-    Item embeddings are read row by row, so that their gradient is sparse.
-    """
+    """`mean_loss` against negatives; embeddings are read by row, so their gradient is sparse."""
     head, count = model.head, config.num_negatives
     items, log_expected = draw_negatives(config.negatives, count, cumulative, targets)
     candidates = head.represent_candidates(model.items(items))
@@ -130,7 +127,6 @@ class RowwiseAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step; see `torch.optim.Optimizer.step`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -166,7 +162,7 @@ class RowwiseAdamW(torch.optim.AdamW):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The learning-rate schedule of a training: from the step to a factor of the learning rate.
+    """The factor of the learning rate at each step of a training.
 
     ``hold_decay`` rises linearly, holds, then decays linearly to a hundredth at the end.
     ``inverse_square_root`` rises linearly, then decays with the square root of the step: the rate
@@ -191,11 +187,9 @@ class Schedule:
         return cls(config.schedule, min(config.warmup_steps, -(-total // 10)), decay, total)
 
     def decay_from(self, step: int, decay_steps: int) -> Schedule:
-        """Return the same schedule with the decay starting at a given step."""
         return replace(self, decay_steps=decay_steps, total_steps=step + decay_steps)
 
     def __call__(self, step: int) -> float:
-        """Return the factor of the learning rate at a step."""
         warmup = max(self.warmup_steps, 1)
         rise = (step + 1) / warmup
         if self.kind == "inverse_square_root":
@@ -236,7 +230,6 @@ class TrainingModule(pl.LightningModule):
             use_sparse_gradients(model)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the sums and the random state."""
         checkpoint["sums"] = self.sums.tolist()
         random = torch.get_rng_state()
         if torch.cuda.is_available():
@@ -244,18 +237,14 @@ class TrainingModule(pl.LightningModule):
         checkpoint["random"] = random
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take the sums, and the random state for when the training starts."""
         self._random = checkpoint["random"]
         self.sums = torch.tensor(checkpoint["sums"], dtype=float64)
 
     def on_train_start(self) -> None:
-        """Restore the random state of a checkpoint; of several processes each has its own."""
         self.sums = self.sums.to(self.device)
-        if self.global_rank > 0:
-            seeds = np.random.SeedSequence(
-                [torch.initial_seed(), self.global_rank, self.global_step]
-            )
-            torch.manual_seed(int(seeds.generate_state(1)[0]))
+        if self.global_rank > 0:  # of several processes each has its own random state
+            facts = [torch.initial_seed(), self.global_rank, self.global_step]
+            torch.manual_seed(int(np.random.SeedSequence(facts).generate_state(1)[0]))
         elif self._random is not None:
             size = len(torch.get_rng_state())
             torch.set_rng_state(self._random[:size].clone())
@@ -263,7 +252,6 @@ class TrainingModule(pl.LightningModule):
                 torch.cuda.set_rng_state(self._random[size:].clone())
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
-        """Return the mean loss per target."""
         history, seen = self.teacher_forced(batch)
         loss = self.loss(history, batch.targets, seen)
         targets = (batch.targets != PAD).sum()
@@ -275,19 +263,15 @@ class TrainingModule(pl.LightningModule):
         return loss
 
     def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
-        """Return what `Model.teacher_forced` makes of a batch."""
         inputs = ModelInputs(batch.items, batch.lengths, batch.times, batch.features)
         return self.model.teacher_forced(inputs, batch.targets)
 
     def loss(self, history: HistoryRepresentation, targets: Tensor, seen: Tensor) -> Tensor:
         """Return the mean loss of the targets [B, L], given what `teacher_forced` returned."""
-        excluded = seen if self._exclude_seen else None
-        return mean_loss(
-            self._config.loss, self.model, history, targets, excluded, self._cumulative
-        )
+        excluded, loss = seen if self._exclude_seen else None, self._config.loss
+        return mean_loss(loss, self.model, history, targets, excluded, self._cumulative)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return fused AdamW and a schedule that is stepped after every batch."""
         optimizer = RowwiseAdamW(
             self.model.parameters(),
             lr=self._config.learning_rate,
@@ -295,14 +279,11 @@ class TrainingModule(pl.LightningModule):
             weight_decay=self._config.weight_decay,
             fused=True,
         )
-        rates = torch.optim.lr_scheduler.LambdaLR(
-            optimizer,
-            lambda step: self.schedule(step),  # noqa: PLW0108 - an early decay replaces it
-        )
+        # An early decay replaces the schedule.
+        rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.schedule(step))  # noqa: PLW0108
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Move a batch; Lightning's implementation does not support frozen dataclasses."""
-        return batch.to(device)
+        return batch.to(device)  # Lightning moves no frozen dataclasses

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import ExitStack
 from typing import Any
 
 import pytorch_lightning as pl
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
-from recsys.progress import new_progress
-from recsys.training.epochs import MONITOR, EpochRecorder
+from recsys.progress import Stage, new_progress, stage
+from recsys.training.epochs import ENDLESS, MONITOR, EpochRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -18,8 +19,6 @@ _REFRESH = 0.1
 """Seconds between updates of the line by steps: showing the loss waits for a GPU to compute it."""
 _QUIET = 60.0
 """Seconds between epochs that are shown without a terminal: a small log has thousands of them."""
-_ENDLESS = 10_000
-"""Epochs: who asks for as many ends the training by a report, at a time that no plan tells."""
 
 
 class ProgressLine(pl.Callback):
@@ -30,22 +29,20 @@ class ProgressLine(pl.Callback):
     """
 
     def __init__(self, name: str, recorder: EpochRecorder, progress: Progress | None) -> None:
-        self._name, self._recorder = name, recorder
-        self._shared = progress is not None
-        self._progress = progress or new_progress()
+        self._name, self._recorder, self._open = name, recorder, ExitStack()
+        self._progress, self._shared = progress or new_progress(), progress is not None
         self._shown, self._logged = -math.inf, self._progress.get_time()
-        self._task: TaskID | None = None
+        self._line: Stage | None = None
 
     def on_train_start(self, *_: object) -> None:
-        """Show the line."""
         if not self._shared:
-            self._progress.start()
-        self._task = self._progress.add_task(f"training {self._name}", total=None, status="")
+            self._open.enter_context(self._progress)
+        line = stage(f"training {self._name}", None, self._progress)
+        self._line = self._open.enter_context(line)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, _: object, outputs: Any, __: object, batch_idx: int
     ) -> None:
-        """Show a step."""
         now = self._progress.get_time()
         if now - self._shown >= _REFRESH and not self._progress.disable:
             self._shown = now
@@ -53,7 +50,6 @@ class ProgressLine(pl.Callback):
             self._show((batch_idx + 1) / trainer.num_training_batches, loss)
 
     def on_train_epoch_end(self, *_: object) -> None:
-        """Show the metrics of the epoch, and log them: one epoch a minute for all to see."""
         self._show(0.0)
         now, level = self._progress.get_time(), logging.DEBUG
         if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
@@ -71,21 +67,22 @@ class ProgressLine(pl.Callback):
         )
 
     def _show(self, steps_done: float, loss: str = "") -> None:
-        if self._task is None:
+        if self._line is None:
             return
         curve, last, spent = self._recorder.curve, self._recorder.last_epoch, self._recorder.seconds
-        done, planned = len(curve.epochs), last < _ENDLESS
+        done, planned = len(curve.epochs), last < ENDLESS
         status = f"epoch {min(done + 1, last)}" + (f"/{last}" if planned else "")
         if curve.best >= 0:
             status += f", best {curve.best:.4f}".replace("0.", ".")
-        seconds = sum(
-            epoch["train/seconds"] + epoch.get("epoch/valid_seconds", 0.0) for epoch in curve.epochs
-        )
         left = spent * (last / max(steps_done, 1e-9) - 1)
         if done:
+            seconds = sum(
+                epoch["train/seconds"] + epoch.get("epoch/valid_seconds", 0.0)
+                for epoch in curve.epochs
+            )
             left = max(seconds / done * (last - done) - spent, 0.0)
         self._progress.update(
-            self._task,
+            self._line.task,
             completed=done + steps_done,
             total=last if planned else None,
             status=status + loss,
@@ -93,13 +90,7 @@ class ProgressLine(pl.Callback):
         )
 
     def on_fit_end(self, *_: object) -> None:
-        """Remove the line."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
-        if not self._shared:
-            self._progress.stop()
+        self._open.close()
 
     def on_exception(self, *_: object) -> None:
-        """Remove the line of an interrupted training."""
-        self.on_fit_end()
+        self._open.close()

@@ -33,8 +33,8 @@ from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.trainings import member_experiment
 from recsys.inference.model_scorer import ModelScorer
-from recsys.model.averaged import AveragedModel
 from recsys.model.build import build_model
+from recsys.model.models import AveragedModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.explain import explained_by_removal
 from recsys.serving.recommender import Recommender
