@@ -48,9 +48,8 @@ def fit(
     """Make the best recommender for a log that the time allows, with no settings to write.
 
     The columns are found, the log is prepared (``data/NAME``), baselines are tuned, models race on
-    validation, the winner is tested once, and all of it is tracked. The results are in
-    ``runs/NAME``: the bundle, ``report.html`` and the settings as YAML. An interrupted call resumes
-    when it is made again. What is tried is logged, and shown unless the program has set up logging.
+    validation, the winner is tested once, and all of it is tracked. ``runs/NAME`` then has the
+    bundle, ``report.html`` and the settings. An interrupted call resumes when it is made again.
 
     Args:
         log: a frame (pandas, polars, Arrow, DuckDB …), a file, a folder of parts or a pattern.
@@ -75,10 +74,10 @@ def fit(
         InputError: the log, a setting or the store is invalid.
     """
     plan = Plan(name or name_of(log), preset, seed, tracking or TrackingConfig(), fresh)
-    given = {"items": items, "users": users, "time_limit": time_limit, "name": name, **words}
-    given |= {"preset": None if preset == "balanced" else preset, "seed": seed or None}
-    given |= {"tracking": tracking, "fresh": fresh or None}
-    command = _as_call(log, given)
+    settings = {"items": items, "users": users, "time_limit": time_limit, "name": name, **words}
+    settings |= {"preset": None if preset == "balanced" else preset, "seed": seed or None}
+    settings |= {"tracking": tracking, "fresh": fresh or None}
+    command = _as_call(log, settings)
     with shown_log():
         fitted = fit_log(log, plan, time_limit, items=items, users=users, command=command, **words)
         run = fitted.answer.run
@@ -89,15 +88,16 @@ def fit(
     return replace(recommender, like=empty_like(log))
 
 
-def _as_call(log: TableSource, given: Mapping[str, object]) -> str:
+def _as_call(log: TableSource, settings: Mapping[str, object]) -> str:
     """Return the call of `fit` as code; tables in memory are called by what they are."""
 
     def code(name: str, value: object) -> str:
-        if name in ("log", "items", "users") and not isinstance(value, str | os.PathLike):
-            return name
-        return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
+        if isinstance(value, os.PathLike):
+            return repr(os.fspath(value))
+        is_table = name in ("log", "items", "users") and not isinstance(value, str)
+        return name if is_table else repr(value)
 
-    words = [f"{name}={code(name, value)}" for name, value in given.items() if value is not None]
+    words = [f"{name}={code(name, value)}" for name, value in settings.items() if value is not None]
     return f"recsys.fit({', '.join([code('log', log), *words])})"
 
 
@@ -116,8 +116,7 @@ def train(
         experiment: an `Experiment`, or the path of its YAML; with ``start`` also None.
         dataset: a `PreparedDataset`, or its folder.
         start: the bundle or run to start from, or ``models:/NAME@ALIAS``: its settings stay unless
-            the experiment or the overrides change them; see `StartConfig`. If None, the weights
-            are random.
+            the experiment or the overrides change them; see `StartConfig`.
         overrides: fields to change in the YAML, e.g. ``["model.dropout=0.1"]``.
         out: folder of the results, ``runs/NAME`` if None.
         fresh: start from the first epoch, even if there is a checkpoint to resume from.
@@ -172,13 +171,7 @@ def compare(
     if tracking is None:
         tracking = fitted[0].tracking if fitted else TrackingConfig()
     ids = [run.run_id if isinstance(run, Run) else run for run in runs]
-    compared = comparison.compare(
-        ids,
-        tracking,
-        part=part,
-        metrics=metrics,
-        pooled=pooled,
-    )
+    compared = comparison.compare(ids, tracking, part=part, metrics=metrics, pooled=pooled)
     if report is not None:
         page = write_comparison_report(report, compared)
         log_report(page.parent, compared.rows[0].first, tracking)

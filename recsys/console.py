@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from recsys.reports.comparison import Comparison
 
 AS_JSON = ContextVar("AS_JSON", default=False)
-MOST_ROWS = 20
-"""Rows of a table that a person reads on a terminal."""
+MOST_ROWS = 20  # that a person reads on a terminal
 
 
 def say(text: str) -> None:
@@ -45,12 +44,9 @@ def show_rows(rows: Sequence[Mapping[str, Any]], hidden: Sequence[str] = ()) -> 
             table.add_row(_in_words(name), Text(_cell(name, value), overflow="fold"))
     else:
         for column, (name, value) in enumerate(shown[0].items()):
-            table.add_column(
-                _in_words(name),
-                justify="right" if isinstance(value, int | float) else "left",
-                overflow="fold",
-                no_wrap=column == 0,  # it names the row, and is often copied
-            )
+            side: Any = "right" if isinstance(value, int | float) else "left"
+            copied = column == 0  # it names the row
+            table.add_column(_in_words(name), justify=side, overflow="fold", no_wrap=copied)
         for row in shown:
             table.add_row(*(Text(_cell(name, value)) for name, value in row.items()))
     Console().print(table)
@@ -60,9 +56,6 @@ def show_frame(frame: pl.DataFrame, out: Path | None = None) -> None:
     """Print a frame, or write it atomically to a Parquet or CSV file.
 
     A table is cut after `MOST_ROWS` rows, or after those of the first user if they are more.
-
-    Raises:
-        InputError: the file has another extension, or cannot be written.
     """
     if out is not None:
         from recsys.serving.files import write_frames  # noqa: PLC0415 - most tables are printed
@@ -88,7 +81,7 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def show_segments(comparison: Comparison, column: str) -> None:
-    """Print a table with one line per segment and run; see `Comparison.by_segment`."""
+    """Print a line per segment and run; see `Comparison.by_segment`."""
     from recsys.reports.comparison import how_measured  # noqa: PLC0415
 
     show_rows(comparison.by_segment(column).to_dicts())
@@ -96,15 +89,11 @@ def show_segments(comparison: Comparison, column: str) -> None:
 
 
 def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
-    """Convert ids typed on a command line to numbers if the ids of the dataset are numbers.
-
-    Raises:
-        InputError: the ids are numbers and a text is not.
-    """
+    """Convert ids typed on a command line to numbers if the ids of the dataset are numbers."""
     if not ids.dtype.is_integer():
         return list(texts)
     for text in texts:
-        if not text.lstrip("-").isdigit():
+        if not text.lstrip("-").isdecimal():
             raise InputError(f"{text!r}: ids of this dataset are whole numbers")
     return [int(text) for text in texts]
 

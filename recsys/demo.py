@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -20,25 +20,28 @@ from recsys.shop.simulation import Shop, make_shop
 from recsys.shop.truth import Explain, TopK, explanation_accuracy, rule_recovery
 from recsys.tracking.store import mlflow_link
 
-Names = dict[str, str]
-"""The names of the products by item id."""
-
 
 def demo(experiment: Experiment, console: Console) -> None:
     """Build the shop, train both heads, compare, recommend, explain and check the planted rules.
 
-    The experiment is a target-attention model of the shop.
-
     Raises:
-        InputError: it is not.
+        InputError: the experiment's model has no target attention.
     """
     model = experiment.model
     if not isinstance(model, NextItemConfig) or not isinstance(model.head, TargetAttention):
         raise InputError(f"the demo needs a model with target attention, not {model.family}")
     shop = make_shop()
-    names = dict(shop.products.select("item_id", "name").iter_rows())
+    log, names = shop.interactions, dict(shop.products.select("item_id", "name").iter_rows())
     console.rule("1. The shop")
-    _show_shop(shop, names, console)
+    console.print(
+        f"{log['user_id'].n_unique():,} customers, {shop.products.height:,} products, "
+        f"{log.height:,} purchases. {len(shop.rules)} planted rules caused "
+        f"{shop.truth.height / log.height:.0%} of the purchases. Some of them:",
+        highlight=False,
+    )
+    for rule in shop.rules[:4]:
+        causes = " and ".join(names[cause] for cause in rule.causes)
+        console.print(f"  {causes} → {names[rule.effect]}", highlight=False)
     dataset = prepare("shop", experiment.data, Path("data") / "shop")
 
     baselines = baselines_of(experiment, dataset)
@@ -55,41 +58,25 @@ def demo(experiment: Experiment, console: Console) -> None:
 
     console.rule("4. Three customers")
     recommender = Recommender.load(attention.bundle, dataset)
-    for customer in shop.interactions["user_id"].unique(maintain_order=True).head(3):
-        _show_customer(customer, shop, names, recommender, console)
+    for customer in log["user_id"].unique(maintain_order=True).head(3):
+        history = log.filter(pl.col("user_id") == customer)["item_id"].to_list()
+        console.print(_recommended(customer, history, names, recommender), "")
 
     console.rule("5. Were the planted rules found?")
     _show_rules(shop, recommender, Recommender.load(dot_product.bundle, dataset), console)
 
     console.rule("6. Look closer")
     console.print(
-        f"All runs, metrics and pictures:\n"
-        f"{mlflow_link(experiment.tracking)}\n"
-        f"More for a customer:\n"
-        f"  recsys recommend {attention.bundle} --user C00001 "
-        f"--data {dataset.path} -k 5",
+        f"All runs, metrics and pictures:\n{mlflow_link(experiment.tracking)}\nMore for a customer:"
+        f"\n  recsys recommend {attention.bundle} --user C00001 --data {dataset.path} -k 5",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _show_shop(shop: Shop, names: Names, console: Console) -> None:
-    log = shop.interactions
-    console.print(
-        f"{log['user_id'].n_unique():,} customers, {shop.products.height:,} products, "
-        f"{log.height:,} purchases. {len(shop.rules)} planted rules caused "
-        f"{shop.truth.height / log.height:.0%} of the purchases. Some of them:",
-        highlight=False,
-    )
-    for rule in shop.rules[:4]:
-        causes = " and ".join(names[cause] for cause in rule.causes)
-        console.print(f"  {causes} → {names[rule.effect]}", highlight=False)
-
-
-def _show_customer(
-    customer: str, shop: Shop, names: Names, recommender: Recommender, console: Console
-) -> None:
-    history = shop.interactions.filter(pl.col("user_id") == customer)["item_id"].to_list()
+def _recommended(
+    customer: str, history: Sequence[str], names: Mapping[str, str], recommender: Recommender
+) -> Table:
     latest = ", ".join(names[item] for item in history[-6:])
     table = Table(title=f"{customer}: … {latest}", title_justify="left", box=None)
     for head in ("", "recommended", "because of"):
@@ -99,8 +86,7 @@ def _show_customer(
         reasons = recommender.explain(history, item).head(2).select("name", "share")
         because = ", ".join(f"{name} ({share:+.0%})" for name, share in reasons.iter_rows())
         table.add_row(str(rank), names[item], because)
-    console.print(table)
-    console.print()
+    return table
 
 
 def _show_rules(
@@ -113,11 +99,9 @@ def _show_rules(
     )
     for name, model in {"target attention": attention, "dot product": dot_product}.items():
         rules = rule_recovery(shop, best_items(model))
-        missed = rules.filter(~pl.col("recovered"))["rule"]
-        line = f"{name}: {rules.height - len(missed)} of {rules.height} rules"
-        if len(missed):
-            line += f"; missed: {', '.join(missed)}"
-        console.print(line, highlight=False)
+        missed = ", ".join(rules.filter(~pl.col("recovered"))["rule"])
+        line = f"{name}: {rules['recovered'].sum()} of {rules.height} rules"
+        console.print(line + (f"; missed: {missed}" if missed else ""), highlight=False)
     cases = explanation_accuracy(shop, shares(attention), max_cases=300)
     first, chance = cases.select("cause_first", "chance").mean().row(0)
     console.print(
@@ -131,10 +115,8 @@ def best_items(model: Recommender) -> TopK:
     """Wrap a model for `rule_recovery`: from histories to lists of item ids."""
 
     def top_k(histories: Sequence[list[str]], k: int) -> list[list[str]]:
-        best = model.recommend(histories, k=k)
-        lists: list[list[str]] = (
-            best.group_by("user_id", maintain_order=True).agg("item_id")["item_id"].to_list()
-        )
+        best = model.recommend(histories, k=k).group_by("user_id", maintain_order=True)
+        lists: list[list[str]] = best.agg("item_id")["item_id"].to_list()
         return lists
 
     return top_k
@@ -144,9 +126,8 @@ def shares(model: Recommender) -> Explain:
     """Wrap a model for `explanation_accuracy`: the share of each purchase in an item's score."""
 
     def explain(history: list[str], item: str) -> list[float]:
-        by_position = [-1.0] * len(history)  # purchases outside the window explain nothing
-        for position, share in model.explain(history, item).select("position", "share").iter_rows():
-            by_position[position] = share
-        return by_position
+        parts = model.explain(history, item).select("position", "share")
+        known = dict(parts.iter_rows())  # purchases outside the window explain nothing
+        return [known.get(position, -1.0) for position in range(len(history))]
 
     return explain

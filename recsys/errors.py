@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import NoReturn
 class InputError(ValueError):
     """Invalid input. The message names the file, the row or key, the rule and the value.
 
-    The commands print it as one line and exit with status 2, without writing any output. Ids and
-    names come from anyone: the message has no control characters, and the middle of a long one is
-    left out.
+    The commands print it as one line and exit with status 2. Ids and names come from anyone: the
+    message has no control characters, and the middle of a long one is left out.
     """
 
     def __init__(self, message: object) -> None:
@@ -25,10 +24,7 @@ class InputError(ValueError):
 
 
 class Terminated(BaseException):  # like KeyboardInterrupt: no handler of errors may swallow it
-    """A SIGTERM ended the command; a training resumes from its checkpoint when it is run again.
-
-    The commands exit with status 143, as a shell reports it.
-    """
+    """A SIGTERM ended the command, which exits with status 143."""
 
 
 def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -37,44 +33,33 @@ def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def first_waits(
-    *numbers: signal.Signals, say: Callable[[], None] = lambda: None
-) -> Iterator[list[int]]:
-    """Let a block end at the first of some signals; the second one acts at once.
+def undivided() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM act at the end of a short block, or at once if they come twice.
 
-    Signals that Python does not handle act as ever, and so do all in another thread than the main
-    one, which gets none. ``say`` is called at the first one. Yields a list, which then has it.
+    Signals that Python does not handle act as ever, and so do all outside the main thread.
     """
-    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in handlers.items() if callable(handler)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {int(number): handler for number, handler in before.items() if callable(handler)}
+    came: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         came.append(number)
         restore()
-        say()
 
     def restore() -> None:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             if signal.getsignal(number) is note:  # else a block around this one has restored it
                 signal.signal(number, handler)
 
     try:
-        for number in before:
+        for number in handlers:
             signal.signal(number, note)
-        yield came
+        yield
     finally:
         restore()
-
-
-@contextmanager
-def undivided() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM act at the end of a short block, or at once if they come twice."""
-    with first_waits(signal.SIGINT, signal.SIGTERM) as came:
-        yield
     for number in came:
         signal.raise_signal(number)
 
@@ -83,11 +68,7 @@ def undivided() -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with ``?`` in place of its control characters, which a terminal would obey.
-
-    >>> printable("a\x1b[2Jb\n  c")
-    'a?[2Jb?  c'
-    """
+    """Return a text with ``?`` in place of its control characters, which a terminal would obey."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -97,21 +78,13 @@ def first_line(error: BaseException) -> str:
 
 
 def one_line(text: object, most: int | None = None) -> str:
-    r"""Return a text as one line without control characters, cut after so many characters.
-
-    >>> one_line("a\x1b[2Jb\n  c")
-    'a?[2Jb c'
-    """
+    """Return a text as one line without control characters, cut after so many characters."""
     line = printable(" ".join(str(text).split()))
     return line if most is None or len(line) <= most else f"{line[:most]}…"
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path; there may be nothing at it.
-
-    Raises:
-        InputError: it is longer than the system allows, or has characters that it does not.
-    """
+    """Return a path, at which there may be nothing; refuse one that the system does not allow."""
     try:
         Path(path).exists()
     except (OSError, ValueError) as error:  # a name of 300 characters, half a surrogate
@@ -121,11 +94,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the known name nearest to an unknown one; empty if none is near.
-
-    >>> did_you_mean("dropuot", ["dropout", "norm"])
-    "; did you mean 'dropout'?"
-    """
+    """Return a hint at the known name nearest to an unknown one; empty if none is near."""
     near = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -147,11 +116,7 @@ EXTRAS = {
 
 
 def install_hint(error: ModuleNotFoundError) -> str | None:
-    """Return how to install the module that an import lacked; None if it is in no extra.
-
-    >>> install_hint(ModuleNotFoundError("No module named 'faiss'", name="faiss"))
-    "needs faiss, of the extra ann: pip install '.[ann]' where recsys was cloned"
-    """
+    """Return how to install the module that an import lacked; None if it is in no extra."""
     module = (error.name or "").partition(".")[0]
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
     if extra is None:

@@ -19,17 +19,16 @@ def load(
     *,
     tracking: TrackingConfig | None = None,
 ) -> Recommender:
-    """Open a trained model, and a prepared dataset to look users up in.
+    """Open a trained model, and a prepared dataset, or its folder, to look users up in.
 
     Args:
         path: the folder of a bundle or of a run; or a model of an MLflow store:
             ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/RUN_ID/bundle``.
-        dataset: the dataset or its folder.
+        dataset: of the users; none can be named if None.
         tracking: the store; the default one if None.
 
     Raises:
         InputError: there is no such model, or one of the folders cannot be opened.
-        ModuleNotFoundError: it is a model of a store, and MLflow is not installed.
     """
     from recsys.serving.recommender import Recommender  # noqa: PLC0415 - torch takes seconds
 
@@ -45,8 +44,7 @@ def extend(
 ) -> Recommender:
     """Add the new items of a dataset to a trained model, without training, and write the result.
 
-    See `recsys.serving.new_items.extend`; ``path`` is that of `load`. The result looks users up in
-    the dataset with the new items.
+    See `recsys.serving.new_items.extend`; ``path`` is that of `load`.
     """
     from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
     from recsys.serving.new_items import extend as extend_bundle  # noqa: PLC0415
@@ -59,11 +57,7 @@ def extend(
 
 
 def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> Path:
-    """Return the folder of a model, downloaded if an MLflow store elsewhere holds it; see `load`.
-
-    Raises:
-        InputError: the store has no such model, or cannot be used.
-    """
+    """Return the folder of a model, downloaded if a store elsewhere holds it; see `load`."""
     if not is_model_name(path):
         return Path(path)
     from recsys.tracking.registry import local_bundle  # noqa: PLC0415 - the base install has none

@@ -29,9 +29,8 @@ def usable_processors() -> int:
 def set_up_threads() -> None:
     """Set, before torch is loaded, how many threads it has and how they wait; users' settings win.
 
-    Threads of libgomp spin at every barrier. Where another process takes the processor of one of
-    them, all others burn theirs: beside another training an epoch took forty times as long. After a
-    thousand spins they sleep, which costs a lone training nothing.
+    Threads of libgomp spin at every barrier: beside another training an epoch took forty times as
+    long. After a thousand spins they sleep, which costs a lone training nothing.
     """
     settings = {} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": "1000"}
     processors = usable_processors()
@@ -47,9 +46,6 @@ def set_up_threads() -> None:
         )
 
 
-# --- Memory --------------------------------------------------------------------------------------
-
-
 def keep_freed_memory() -> None:
     """Make glibc reuse the memory that the tensors of a step have freed.
 
@@ -57,12 +53,10 @@ def keep_freed_memory() -> None:
     pages of the next one: a quarter of the time of training target attention over ten thousand
     items, and a third of that of scoring three thousand for one user.
     """
-    if not sys.platform.startswith("linux"):
-        return
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # musl has none
-        # M_MMAP_THRESHOLD: larger blocks, such as those of an evaluation, are still returned when
-        # freed. M_TRIM_THRESHOLD: how much free memory the end of the heap may hold.
+    if sys.platform.startswith("linux") and hasattr(libc, "mallopt"):  # musl has none
+        # M_MMAP_THRESHOLD: larger blocks are still returned when freed. M_TRIM_THRESHOLD: how much
+        # free memory the end of the heap may hold.
         for parameter, size in {-3: 64 << 20, -1: 512 << 20}.items():
             libc.mallopt(parameter, size)
 
@@ -88,7 +82,7 @@ def peak_memory_mib() -> dict[str, float]:
     else:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak = used / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    peaks = {"peak_memory_mib": peak}
     if torch.cuda.is_available():
-        gpu = torch.cuda.max_memory_allocated() / (1 << 20)
-        return {"peak_memory_mib": peak, "peak_gpu_memory_mib": gpu}
-    return {"peak_memory_mib": peak}
+        peaks["peak_gpu_memory_mib"] = torch.cuda.max_memory_allocated() / (1 << 20)
+    return peaks

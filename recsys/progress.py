@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -20,8 +20,7 @@ STDERR = Console(stderr=True)
 """Shared by the log and the view: two consoles would write into each other's lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """A piece of work that is shown as one line."""
 
     progress: Progress
@@ -39,16 +38,15 @@ class Stage:
 def new_progress(console: Console = STDERR) -> Progress:
     """Return a view that is not shown yet, and never without a terminal.
 
-    Its tasks may have the fields ``status``, what is being done, and ``ends``, the time by
-    `Progress.get_time` at which the task is expected to end, None if unknown.
+    Its tasks have the field ``status``, what is being done, and may have ``ends``, the time by
+    `Progress.get_time` at which the task is expected to end.
     """
-    cut = {"no_wrap": True, "overflow": "ellipsis"}
-    title = Column(width=max(console.width // 4, 8), **cut)  # type: ignore[arg-type]
-    status = Column(ratio=1, **cut)  # type: ignore[arg-type]
+    cut: Any = {"no_wrap": True, "overflow": "ellipsis"}
+    title, status = Column(width=max(console.width // 4, 8), **cut), Column(ratio=1, **cut)
     return Progress(
         TextColumn("{task.description}", markup=False, table_column=title),
         BarColumn(console.width // 10),
-        _TimeLeft(Column(width=14, justify="right", **cut)),  # type: ignore[arg-type]
+        _TimeLeft(Column(width=14, justify="right", **cut)),
         TextColumn("{task.fields[status]}", markup=False, table_column=status),
         console=console,
         transient=True,
@@ -61,22 +59,16 @@ class _TimeLeft(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Return the time left of a task at this moment, or else the time so far."""
         ends = task.fields.get("ends")
-        left = task.time_remaining if ends is None else ends - task.get_time()
-        if left is None:
-            time, word = task.elapsed or 0.0, "so far"
-        else:
-            time, word = abs(left), "over" if left <= -1 else "left"
-        return Text(f"{timedelta(seconds=int(time))} {word}", style="progress.remaining")
+        left = task.time_remaining if ends is None else max(ends - task.get_time(), 0)
+        seconds, word = (task.elapsed or 0, "so far") if left is None else (left, "left")
+        return Text(f"{timedelta(seconds=int(seconds))} {word}", style="progress.remaining")
 
 
 @contextmanager
 def shown(progress: Progress | None = None) -> Iterator[Progress]:
     """Yield the given view, or a new one that is shown during the block."""
-    if progress is not None:
-        yield progress
-        return
-    with new_progress() as own:
-        yield own
+    with nullcontext(progress) if progress is not None else new_progress() as view:
+        yield view
 
 
 @contextmanager
@@ -93,9 +85,6 @@ def stage(
             yield Stage(view, task)
         finally:
             view.remove_task(task)
-
-
-# --- The log -------------------------------------------------------------------------------------
 
 
 class _Printable(logging.Formatter):

@@ -22,28 +22,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
 Histories = Annotated[
     Path | None,
-    Argument(
-        help="Log of the users' histories: user_id, item_id, timestamp, and the columns of "
-        "interaction and user features."
-    ),
+    Argument(help="Log of the users' histories, with the columns of the features the model reads."),
 ]
 At = Annotated[
     str | None,
-    Option(
-        help="Request time: a date, or a number on the scale of the log. Only models with "
-        "model.times=request need it."
-    ),
+    Option(help="Request time, for model.times=request: a date, or a number on the log's scale."),
 ]
 NewItems = Annotated[
     Path | None,
-    Option(
-        help="Table of items newer than the model: item_id and the columns of "
-        "model.item_features, vectors as lists of numbers. They can be recommended by their "
-        "features."
-    ),
+    Option(help="Table of items newer than the model: item_id and columns of its item features."),
 ]
 Probabilities = Annotated[
     bool, Option("--probabilities", help="Add the calibrated probability of each item.")
@@ -122,12 +111,10 @@ def recommend_items(
 
     Options:
         k: Items per user; default: 10, or all if there are fewer.
-        where: Recommend only items that meet a condition in SQL over the columns of the item
-            table: "category == 'boots' and price < 80".
+        where: Condition in SQL over the item table: "category == 'boots' and price < 80".
         allow: Table of item_id: the only items to recommend.
         deny: Table of item_id: items that are not recommended.
         diversity: Weight of dissimilarity to the items chosen before (maximal marginal relevance).
-            Default: by score alone.
         at_most: At most so many items of a list with the same value in a column of the item table:
             category=2; repeatable.
     """
@@ -160,11 +147,6 @@ def recommend_items(
 
 
 def _caps(texts: Sequence[str]) -> dict[str, int]:
-    """Read caps such as category=2.
-
-    >>> _caps(["category=2", "brand=1"])
-    {'category': 2, 'brand': 1}
-    """
     caps = {}
     for text in texts:
         column, _, most = text.rpartition("=")
@@ -190,14 +172,12 @@ def score_items(
     """Score given items for given users; other items are not scored.
 
     The column source says which scores are the model's, and which are counts of interactions
-    (popularity), for users without a history: the two are on other scales.
-
-    With --data and no --user, the users are those of the candidates.
+    (popularity), for users without a history. With --data and no --user, the users are those of
+    the candidates.
 
     Options:
         files: Log of the users' histories, as for recommend (not with --data); and table of the
             candidates: user_id and item_id, or item_id alone for all users (not with --item).
-            Columns may have their names in the training log.
         item: A candidate for all users; repeatable.
         strict: Refuse unknown candidates. Default: leave them out, and say so.
     """
@@ -289,12 +269,7 @@ def generate_items(
 
 @command("explain", "Recommend and explain")
 def explain_item(
-    bundle: Bundle,
-    user: str,
-    item: str,
-    data: BundleData,
-    at: At = None,
-    out: Out = None,
+    bundle: Bundle, user: str, item: str, data: BundleData, at: At = None, out: Out = None
 ) -> None:
     """Show what each purchase of a user adds to the score of an item, the largest part first.
 
@@ -322,12 +297,7 @@ def show_similar_items(
 
 
 @command("embeddings", "Recommend and explain")
-def write_embeddings(
-    bundle: Bundle,
-    out: Path,
-    histories: Histories = None,
-    at: At = None,
-) -> None:
+def write_embeddings(bundle: Bundle, out: Path, histories: Histories = None, at: At = None) -> None:
     """Write the embeddings of all items, or of histories if a log of histories is given.
 
     Options:

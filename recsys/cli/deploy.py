@@ -15,13 +15,13 @@ from recsys.cli.options import (
     Index,
     Retrieve,
     Uri,
-    check_gpu,
     command,
     open_bundle,
     store_of,
 )
 from recsys.console import show_rows
 from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
 from recsys.progress import stage
 
 
@@ -48,29 +48,29 @@ def serve_bundle(
     http://localhost:8000/docs lists all paths, with examples. With --data, a request may name a
     user_id of the dataset, and give only what is new as history.
 
-    Replace the folder of the bundle (train again, or copy a new one into its place) and the server
-    loads it within seconds, or at once on SIGHUP; no request is lost. A model named by
-    models:/NAME@ALIAS is replaced when the alias moves. SIGTERM ends it after the
-    requests that it has. The environment variable RECSYS_API_KEY sets a key that requests must
-    bring, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON, without histories.
+    The server loads what replaces the folder of the bundle within seconds, or at once on SIGHUP,
+    and what models:/NAME@ALIAS names when the alias moves; no request is lost. SIGTERM ends it
+    after the requests that it has. Requests must bring the key that the environment variable
+    RECSYS_API_KEY sets, as Authorization: Bearer KEY or X-API-Key. Logs are lines of JSON.
 
     Options:
         host: Address to listen on; 0.0.0.0 for every network.
         port: Port to listen on; 0 for any free one.
         workers: Processes that answer at the port, each with a model of its own.
         threads: Threads of the model of each worker. Default: all cores, divided by the workers.
-        gather_ms: Milliseconds that requests wait at most to share a pass of the model. A request
+        gather_ms: Milliseconds that requests wait at most to share a pass of the model; a request
             that comes alone never waits.
         gpu: Answer on the GPU, which holds a model for each worker.
-        cache: Bytes of encoded histories that each worker keeps: a request with a known history
-            skips the encoder. 0 keeps none.
+        cache: Bytes of encoded histories that each worker keeps; 0 keeps none.
     """
+    import torch
+
     from recsys.machine import usable_processors
     from recsys.server.process import serve, threads_of
     from recsys.server.service import ServerSettings
 
-    if gpu:
-        check_gpu()
+    if gpu and not torch.cuda.is_available():
+        raise InputError("--gpu: torch finds no GPU here that it can use")
     settings = ServerSettings(
         bundle,
         data,
@@ -114,19 +114,14 @@ def make_index(
 
 @command("register", "Deploy")
 def register_model(
-    model: Annotated[str, Argument()],
-    name: Annotated[str, Argument()],
-    alias: str | None = None,
+    model: Annotated[str, Argument(help="A run: its id or name; or a folder: runs/NAME.")],
+    name: Annotated[str, Argument(help="The name of the model, such as shop.")],
+    alias: Annotated[str | None, Option(help="An alias of this version, such as champion.")] = None,
     uri: Uri = None,
 ) -> None:
     """Register a trained model in the MLflow store, as the next version of its name.
 
     Commands that take a bundle then take models:/NAME@ALIAS and models:/NAME/VERSION.
-
-    Options:
-        model: A run: its id or name; or a folder: runs/NAME, or a bundle.
-        name: The name of the model, such as shop.
-        alias: An alias that then names this version, such as champion.
     """
     from recsys.experiments.results import register
 
@@ -135,12 +130,7 @@ def register_model(
 
 
 @command("export", "Deploy")
-def export_bundle(
-    bundle: Bundle,
-    out: Path,
-    int8: bool = False,
-    data: Data = None,
-) -> None:
+def export_bundle(bundle: Bundle, out: Path, int8: bool = False, data: Data = None) -> None:
     """Export a model to ONNX, for programs without torch: encoder and head, and the items' ids.
 
     The graphs are checked against torch; with --data, NDCG@10 on its test targets is measured.

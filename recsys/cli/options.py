@@ -20,20 +20,13 @@ from typing import (
     NamedTuple,
     cast,
     get_args,
-    get_origin,
     get_type_hints,
 )
 
 import typer
 from typer import Argument, Option
 
-from recsys.config import (
-    DataConfig,
-    Experiment,
-    TrackingConfig,
-    load_experiment,
-    parse_experiment,
-)
+from recsys.config import DataConfig, Experiment, TrackingConfig, load_experiment, parse_experiment
 from recsys.console import AS_JSON
 from recsys.data.audit import audit, warnings_in
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
@@ -82,9 +75,9 @@ def command(
     """Return a decorator that makes a function a command.
 
     The docstring is the help: what stands before ``Options:`` is that of the command, what follows
-    is that of its parameters. A parameter is an option unless it is annotated as an `Argument`;
-    true or false is a flag. One of the type `LogOptions` becomes an option for each of its fields.
-    All commands have --verbose, and --json if they print rows.
+    is that of its parameters. A parameter is an option unless it is annotated as an `Argument`. One
+    of the type `LogOptions` becomes an option for each of its fields. All commands have --verbose,
+    and --json if they print rows.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -141,8 +134,7 @@ def _parameter(
     name: str, annotation: Any, default: object, helps: Mapping[str, str]
 ) -> inspect.Parameter:
     """Return a parameter as typer reads it; shared annotations have a help of their own."""
-    is_annotated = get_origin(annotation) is Annotated
-    kind, *info = get_args(annotation) if is_annotated else [annotation]
+    kind, *info = get_args(annotation) if hasattr(annotation, "__metadata__") else [annotation]
     flag = ["--" + name.replace("_", "-")] if kind is bool else []
     option = copy(info[0]) if info else Option(*flag)
     option.help = helps.get(name, option.help)
@@ -154,11 +146,7 @@ def _parameter(
 
 Set = Annotated[
     list[str] | None,
-    Option(
-        "--set",
-        help="Override a setting: --set model.dropout=0.1, or --set data.k_core=true where a log "
-        "is prepared; repeatable.",
-    ),
+    Option("--set", help="Override a setting, such as model.dropout=0.1; repeatable."),
 ]
 Uri = Annotated[
     str | None, Option("--tracking-uri", help="MLflow store or server; overrides the config.")
@@ -179,8 +167,7 @@ Fresh = Annotated[
 Index = Annotated[
     Path | None,
     Option(
-        help="Folder of an index (recsys index): it finds the best items faster on large "
-        "catalogues, and misses some. Default: score all items."
+        help="Folder of an index (recsys index): faster on large catalogues; misses some items."
     ),
 ]
 Retrieve = Annotated[
@@ -188,7 +175,7 @@ Retrieve = Annotated[
     Option(
         min=1,
         help="Rank only so many items by target attention, the best by the dot product: for large "
-        "catalogues. `recsys evaluate --retrieve` shows what is missed. Default: all.",
+        "catalogues; recsys evaluate --retrieve shows what is missed. Default: all.",
     ),
 ]
 Out = Annotated[Path | None, Option(help="File to write: .parquet or .csv.")]
@@ -201,12 +188,6 @@ Log = Annotated[
 ]
 Items = Annotated[
     Path | None, Option(help="Table of item features: item_id and a column per feature.")
-]
-Memory = Annotated[
-    str | None,
-    Option(
-        help="Memory for the rows of a log, e.g. 4GiB; the rest goes to the disk. Default: half."
-    ),
 ]
 
 
@@ -288,7 +269,7 @@ def store_of(uri: str | None, experiment: str = "recsys") -> TrackingConfig:
 
 
 def prepared_for(experiment: Experiment, data: Path | None) -> tuple[Experiment, PreparedDataset]:
-    """Return an experiment with its dataset: that of --data has its own data settings."""
+    """Return an experiment with its dataset; that of --data has its own settings."""
     if data is None:
         return experiment, find_dataset(experiment)
     dataset = PreparedDataset.open(data)
@@ -298,10 +279,8 @@ def prepared_for(experiment: Experiment, data: Path | None) -> tuple[Experiment,
 def find_dataset(experiment: Experiment) -> PreparedDataset:
     """Prepare the source of an experiment, unless that is already done."""
     config = experiment.data
-    name = source_name(config.source)
-    settings = config.model_dump_json()
-    if settings != DataConfig(source=name).model_dump_json():
-        # Other settings or another folder: another dataset.
+    name, settings = source_name(config.source), config.model_dump_json()
+    if config != DataConfig(source=name):  # other settings or another folder: another dataset
         name += "-" + hashlib.sha256(settings.encode()).hexdigest()[:8]
     dataset = prepare(config.source, config, Path("data") / name)
     count_warnings(dataset, experiment)
@@ -323,11 +302,3 @@ def open_bundle(bundle: Path) -> ModelBundle:
     from recsys.serving.bundle import ModelBundle
 
     return ModelBundle.open(bundle_folder(bundle))
-
-
-def check_gpu() -> None:
-    """Refuse --gpu where there is none."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise InputError("--gpu: torch finds no GPU here that it can use")

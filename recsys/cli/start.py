@@ -17,7 +17,6 @@ from recsys.cli.options import (
     Items,
     Log,
     LogOptions,
-    Memory,
     Set,
     Uri,
     command,
@@ -57,8 +56,7 @@ def run(
     """Make a recommender of a log; or run an experiment and its baselines.
 
     Of a log: finds its columns, prepares it, tunes baselines, races models within the time limit,
-    tests the winner, and writes runs/NAME: a bundle, report.html and the settings as YAML. Only
-    settings of data can be set with --set.
+    tests the winner, and writes runs/NAME: a bundle, report.html and the settings as YAML.
 
     Of an experiment: prepares the data, trains, evaluates, fits the baselines and compares.
 
@@ -81,10 +79,7 @@ def run(
         _run_experiment(source, changes, fresh, uri)
         return
     if stray := [change for change in overrides or [] if not change.startswith("data.")]:
-        raise InputError(
-            f"--set {stray[0]}: the settings of models follow from the log; only those of data can "
-            "be set"
-        )
+        raise InputError(f"--set {stray[0]}: of a log, only those of data can be set")
     started = monotonic()  # before torch, Lightning and MLflow are loaded, which takes seconds
     from recsys.automatic.rules import Plan
     from recsys.automatic.run import fit_log, name_of
@@ -92,15 +87,14 @@ def run(
     plan = Plan(name or name_of(source), preset or "balanced", seed or 0, store_of(uri), fresh)
     data = read_preparation(source, log, overrides).data
     command = shlex.join(["recsys", *sys.argv[1:]])
-    _show(
-        fit_log(
-            source, plan, time_limit, items=items, config=data, command=command, started=started
-        )
+    fitted = fit_log(
+        source, plan, time_limit, items=items, config=data, command=command, started=started
     )
+    _show(fitted)
 
 
 def _show(fitted: FittedLog) -> None:
-    """Print the answer, its figures beside those of the baselines, and what was written."""
+    """Print the answer, its figures and those of the baselines, and what was written."""
     from recsys.reports.comparison import compare
     from recsys.tracking.store import mlflow_link
 
@@ -135,16 +129,15 @@ def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | N
 
 @command("demo", "Start here", prints_rows=False)
 def run_demo(
-    config: Annotated[str, Argument()] = "shop",
+    config: Annotated[
+        str, Argument(help="An experiment on the shop: a YAML file, or a preset.")
+    ] = "shop",
     overrides: Set = None,
     uri: Uri = None,
 ) -> None:
     """Train on the simulated shop and show metrics, explanations and recovered rules.
 
     Takes about five minutes.
-
-    Options:
-        config: An experiment on the simulated shop: a YAML file, or a preset.
     """
     from recsys.demo import demo
 
@@ -155,10 +148,7 @@ def run_demo(
 def show_configs(
     name: Annotated[str | None, Argument(help="A preset to print as YAML.")] = None,
 ) -> None:
-    """List the presets, which run, train, suite and tune take by name; or print one.
-
-    What is printed is a config to read, or to start one of your own from.
-    """
+    """List the presets, which run, train, suite and tune take by name; or print one."""
     if name is not None:
         print(read_config(name), end="")
         return
@@ -179,7 +169,7 @@ def prepare_data(
     log: LogOptions,
     items: Items = None,
     users: Path | None = None,
-    memory: Memory = None,
+    memory: str | None = None,
     overrides: Set = None,
 ) -> None:
     """Check, sort, split and encode a log, or add one to a prepared dataset.
@@ -191,14 +181,14 @@ def prepare_data(
         append_to: Folder of a prepared dataset that the log is added to, by its settings; with
             --items and --users for features of new items and users.
         users: Table of user features: user_id and a column per feature.
+        memory: Memory for the rows of a log, e.g. 4GiB; the rest goes to the disk. Default: half.
     """
     experiment = read_preparation(source, log, overrides)
     if append_to is not None and out is None:
-        own = DataConfig(source=source, encoding=log.encoding)
-        if memory is not None or experiment.data != own:
+        if memory or experiment.data != DataConfig(source=source, encoding=log.encoding):
             raise InputError(
                 f"--append {append_to}: a dataset keeps its own settings: give only the log, "
-                "--encoding, --items and --users, or prepare the whole log anew"
+                "--encoding, --items and --users"
             )
         _append(source, append_to, items, users, log.encoding)
         return

@@ -50,25 +50,22 @@ def train_model(
     If training is interrupted, the same command resumes it. On several GPUs:
     torchrun --nproc-per-node 2 -m recsys train ...
 
-    When the log has grown: recsys train --from runs/NAME --data DATA. It matches items by their
-    ids, gives new ones a start from their neighbours, and trains for a share of the epochs on new
-    and old histories: --set start.epochs=0.25, start.learning_rate=0.3, start.replay=0.5. The run
-    is called NAME-2, then NAME-3, unless --set name=... says otherwise.
+    When the log has grown: recsys train --from runs/NAME --data DATA. New items start from their
+    neighbours, and the training is shorter, on new and old histories (--set start.epochs=0.25,
+    start.learning_rate=0.3, start.replay=0.5). The run is called NAME-2, then NAME-3.
 
     Options:
         config: An experiment: a YAML file, or a preset's name (recsys configs). With --from it is
             not needed, and what it sets wins over the settings of the model.
-        start: Start from the weights of this trained model, on the dataset of --data: runs/NAME, or
-            models:/NAME@ALIAS. Its settings stay, unless --set changes them.
+        start: Start from this trained model: runs/NAME, or models:/NAME@ALIAS. Its settings stay,
+            unless --set changes them.
     """
     from recsys.experiments.fit import fit
     from recsys.tracking.store import mlflow_link
 
     experiment = _experiment(config, overrides, uri, start, data)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
-        raise InputError(
-            f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
-        )
+        raise InputError(f"--set {stray[0]}: the dataset of --data has its own settings")
     experiment, dataset = prepared_for(experiment, data)
     run = fit(experiment, dataset, fresh=fresh)
     row: dict[str, object] = {"run": run.run_id, "bundle": str(run.bundle)}
@@ -108,9 +105,8 @@ def _experiment(
 def extend_bundle(bundle: Bundle, data: BundleData, out: Path) -> None:
     """Add the items of a dataset that a trained model lacks, without training.
 
-    A new item is known by its features if the model reads item features, else by the items that
-    occur next to it in the histories of the dataset. The other items keep their scores. To learn
-    from the new interactions too: recsys train --from BUNDLE --data DATA.
+    A new item is known by its features if the model reads item features, else by its neighbours in
+    the histories. To learn from new interactions too: recsys train --from BUNDLE --data DATA.
 
     Options:
         out: Folder of the new bundle to write.
@@ -164,7 +160,7 @@ def run_many(
     If it is interrupted, the same command resumes it.
     """
     from recsys.experiments.suite import run_suite
-    from recsys.reports.comparison import compare  # torch and mlflow take seconds to load
+    from recsys.reports.comparison import compare
 
     loaded = load_suite(suite)
     if uri is not None:
@@ -201,10 +197,8 @@ def run_backtest(
     for name in names:
         if name not in (known := [MODEL, *BASELINES]):
             raise InputError(f"--of {name}: must be one of {', '.join(known)}")
-    datasets = [
-        find_dataset(experiment.model_copy(update={"data": fold}))
-        for fold in fold_configs(experiment.data)
-    ]
+    folds = fold_configs(experiment.data)
+    datasets = [find_dataset(experiment.model_copy(update={"data": fold})) for fold in folds]
     metrics = metric_names(cutoffs := experiment.evaluation.cutoffs)
     rows = []
     for name in names:
@@ -241,8 +235,7 @@ def evaluate_held_out(
     Ranks are exact and over the full catalogue, unless the config names candidates.
 
     With --predictions the test targets are ranked by the scores of another system, under the
-    protocol of the dataset and --set evaluation.seen=allow. Items without a score rank below all
-    with one, and tie.
+    protocol of the dataset and --set evaluation.seen=allow. Items without a score rank last.
 
     Options:
         bundle: Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.
@@ -257,10 +250,7 @@ def evaluate_held_out(
     """
     if predictions is not None:
         if bundle is not None or out or candidates or retrieve or part != "test":
-            raise InputError(
-                "evaluate: --predictions takes --data, --name, --set and --tracking-uri, and ranks "
-                "the test targets"
-            )
+            raise InputError("evaluate: --predictions takes --data, --name, --set, --tracking-uri")
         _evaluate_predictions(predictions, data, name, overrides, uri)
         return
     if bundle is None or name is not None or overrides or uri is not None:
@@ -307,11 +297,6 @@ def _evaluate_predictions(
     experiment = experiment.model_copy(update={"data": dataset.config})
     with stage("ranking the test targets"):
         ranked = evaluate_predictions(file, experiment, dataset)
-    if ranked.unscored:
-        logger.warning(
-            "%s: %d of %d test targets have no score: they rank below all items that have one",
-            *(file, ranked.unscored, ranked.targets),
-        )
     row = {"run": ranked.run_id, "targets": ranked.targets, "without_score": ranked.unscored}
     show_rows([row | {metric: figure.mean for metric, figure in ranked.metrics.items()}])
 

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from recsys.config import Experiment, TrackingConfig
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import Terminated, first_waits, terminate, undivided
+from recsys.errors import Terminated, terminate, undivided
 from recsys.tracking.tracker import track
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
@@ -28,43 +28,35 @@ def handled() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_the_first_signal_waits_and_is_told() -> None:
-    said: list[str] = []
-    with first_waits(*BOTH, say=lambda: said.append("wait")) as came:
-        assert not came
-        signal.raise_signal(signal.SIGTERM)
-        assert said == ["wait"]
-    assert came == [signal.SIGTERM]
-
-
 def send(*numbers: signal.Signals) -> bool:
     for number in numbers:
         signal.raise_signal(number)
     return True
 
 
-def test_the_second_signal_acts_at_once_and_an_undivided_block_ends_first() -> None:
-    ended = False
-    with pytest.raises(KeyboardInterrupt), first_waits(*BOTH):
-        ended = send(signal.SIGTERM, signal.SIGINT)
-    assert not ended
+def test_an_undivided_block_ends_before_the_first_signal_and_not_before_the_second() -> None:
+    first = second = False
     with pytest.raises(Terminated), undivided():
-        ended = send(signal.SIGTERM)
-    assert ended
+        first = send(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), undivided():
+        second = send(signal.SIGTERM, signal.SIGINT)
+    assert (first, second) == (True, False)
 
 
 def test_blocks_within_each_other_wait_once_each() -> None:
-    inner = second = third = False
-    with first_waits(signal.SIGINT) as came:
-        with undivided():
-            inner = send(signal.SIGINT)
-        assert came == [signal.SIGINT]
-        with pytest.raises(KeyboardInterrupt), undivided():
-            second = send(signal.SIGINT)
-    assert (inner, second) == (True, True)
-    with pytest.raises(KeyboardInterrupt), first_waits(signal.SIGINT), undivided():
-        third = send(*[signal.SIGINT] * 3)
-    assert not third
+    ended: list[str] = []
+    with pytest.raises(KeyboardInterrupt), undivided():
+        ended += within(signal.SIGINT)
+    assert ended == ["inner"]
+    with pytest.raises(KeyboardInterrupt), undivided():
+        ended += within(*[signal.SIGINT] * 3)
+    assert ended == ["inner"]
+
+
+def within(*numbers: signal.Signals) -> list[str]:
+    with undivided():
+        send(*numbers)
+    return ["inner"]
 
 
 @pytest.mark.parametrize(
