@@ -31,7 +31,6 @@ from recsys.console import AS_JSON
 from recsys.data.audit import audit, warnings_in
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
 from recsys.data.sources import source_name
-from recsys.errors import InputError
 from recsys.folders.manifest import library_version
 
 if TYPE_CHECKING:
