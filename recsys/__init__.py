@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from recsys.data.prepared import PreparedDataset, prepare
     from recsys.experiments.results import register
     from recsys.loading import extend, load
-    from recsys.model.generation import Beam, Greedy, Sampling
+    from recsys.model.sequence_to_sequence import Beam, Greedy, Sampling
     from recsys.serving.recommender import Recommender
 
 # Huge pages for large tensors, on systems that have them, make training on a CPU an eighth faster.
@@ -75,7 +75,7 @@ _HOMES = {
     "recsys.data.prepared": {"PreparedDataset", "prepare"},
     "recsys.experiments.results": {"register"},
     "recsys.loading": {"extend", "load"},
-    "recsys.model.generation": {"Beam", "Greedy", "Sampling"},
+    "recsys.model.sequence_to_sequence": {"Beam", "Greedy", "Sampling"},
     "recsys.serving.recommender": {"Recommender"},
 }
 """Where the public names are defined."""

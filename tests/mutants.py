@@ -40,7 +40,7 @@ CORE = {
     "baselines/count_ensemble.py": "count_ensemble",
     "experiments/count_weights.py": "count_ensemble",
     "model/attention.py": "attention",
-    "model/generation.py": "generation",
+    "model/sequence_to_sequence.py": "generation",
     "model/heads.py": "heads",
     "training/checkpoints.py": "resume",
     "training/epochs.py": "training",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import Progress
 
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.counts import Popularity
 from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout

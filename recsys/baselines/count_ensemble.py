@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import csr_array
 
-from recsys.baselines.counts import Floats, Tokens, item_counts
-from recsys.baselines.popularity import Popularity, RepeatCounts
+from recsys.baselines.counts import Floats, Popularity, RepeatCounts, Tokens, item_counts
 from recsys.baselines.saved import finite, opened, read_counts, save_counts
 from recsys.baselines.transitions import PCTM
 from recsys.data.histories import Histories

@@ -15,15 +15,16 @@ from scipy.sparse import csr_array
 from recsys.baselines.counts import (
     CountScorer,
     Floats,
+    RepeatCounts,
     Tokens,
     ages,
     item_counts,
     item_values,
+    log_popularity,
     summed_votes,
     transitions,
     user_items,
 )
-from recsys.baselines.popularity import RepeatCounts, log_popularity
 from recsys.data.histories import Histories
 
 

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from recsys.baselines.counts import (
+    PersonalFrequency,
+    Popularity,
+    RepeatLast,
+    latest_histories,
+)
 from recsys.baselines.neighbours import (
     EASE,
     EASESettings,
@@ -15,12 +21,6 @@ from recsys.baselines.neighbours import (
     ItemKNNSettings,
     MatrixFactorisation,
     MatrixFactorisationSettings,
-)
-from recsys.baselines.popularity import (
-    PersonalFrequency,
-    Popularity,
-    RepeatLast,
-    latest_histories,
 )
 from recsys.baselines.transitions import (
     LAST_ITEM,

@@ -241,7 +241,7 @@ def generate_items(
     import torch
 
     from recsys.data.tables import read_table
-    from recsys.model.generation import Beam, Greedy, Sampling, Strategy
+    from recsys.model.sequence_to_sequence import Beam, Greedy, Sampling, Strategy
 
     if sample and beam is not None:
         raise InputError("give --beam or --sample, not both")

@@ -30,7 +30,7 @@ from recsys.evaluation.tables import (
     rank_table,
     top_k_table,
 )
-from recsys.inference.generator import SequenceGenerator
+from recsys.inference.model_scorer import SequenceGenerator
 from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
 

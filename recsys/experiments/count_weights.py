@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.popularity import (
+from recsys.baselines.counts import (
     Popularity,
     RepeatCounts,
     latest_histories,

@@ -33,7 +33,7 @@ from recsys.experiments.results import Results, Run, check_out, timed
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder
 from recsys.folders.locks import sole_use
-from recsys.inference.generator import SequenceGenerator
+from recsys.inference.model_scorer import SequenceGenerator
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.sequence_to_sequence import SequenceToSequence

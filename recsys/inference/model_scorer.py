@@ -1,10 +1,11 @@
-"""The neural model as a `Scorer`, in bounded memory; and the histories that it has encoded."""
+"""The neural model as a `Scorer` and as a generator of lists; the histories that it encoded."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -15,8 +16,10 @@ from torch.nn import functional as F
 
 from recsys.data.batches import FeatureTensors
 from recsys.data.histories import PAD, Histories
+from recsys.errors import InputError
 from recsys.inference.ranking import best_of_all, best_of_blocks, excluded_items, no_items
 from recsys.inference.scorer import (
+    ELEMENTS_PER_BATCH,
     FEWEST_USERS,
     MOST_CANDIDATES,
     Seen,
@@ -26,6 +29,7 @@ from recsys.inference.scorer import (
 )
 from recsys.model.heads import CandidateRepresentation, Head, LastRepresentation
 from recsys.model.models import Model, ModelInputs
+from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, Strategy
 
 # How much the model processes at once: tokens in the encoder, padding included; and elements in the
 # head, rows times candidates, for target attention also times positions. A CPU is fastest with what
@@ -309,3 +313,72 @@ def joined(states: Sequence[LastRepresentation]) -> LastRepresentation:
         for state in states
     )
     return LastRepresentation(*map(torch.cat, zip(*padded, strict=True)))
+
+
+# --- Generated lists ------------------------------------------------------------------------------
+
+_GENERATING_STEP = 1 << 13  # tokens of histories that are encoded at once, padding included
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGenerator:
+    """Generates the next purchases of many users, in bounded memory."""
+
+    model: SequenceToSequence
+    max_sequence_length: int
+    strategy: Strategy = field(default_factory=Greedy)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        histories: Histories,
+        length: int,
+        seen: Seen,
+        *,
+        candidates: NDArray[np.int32] | None = None,
+        repeats: bool = False,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Generate n next purchases of each user: the most probable of the strategy's lists.
+
+        With "filter", no item of a user's history is generated; with candidates, no other token;
+        without ``repeats``, none twice. An InputError if the model cannot generate that many.
+
+        Returns:
+            Item tokens [B, n] in the order of purchase, PAD where no item was left; and the
+            log-probabilities of the lists [B].
+        """
+        if not 1 <= length <= self.model.max_generated:
+            raise InputError(
+                f"n={length}: this model generates 1 to {self.model.max_generated} purchases "
+                "(model.max_generated of its config)"
+            )
+        recent = histories.latest(self.max_sequence_length)
+        if not recent.lengths.all():
+            raise ValueError(f"history {recent.lengths.argmin()} is empty: one item is needed")
+        lists = np.empty((len(histories), length), dtype=np.int32)
+        scores = np.empty(len(histories), dtype=np.float32)
+        width = self.strategy.width if isinstance(self.strategy, Beam) else 1
+        most_rows = max(1, ELEMENTS_PER_BATCH // ((self.model.num_items + 1) * width))
+        device = self.model.items.weight.device
+        with evaluating(self.model):
+            for rows in batches_of_similar_length(recent.lengths, _GENERATING_STEP, most_rows):
+                allowed = self._allowed(histories.take(rows), seen, candidates)
+                read = recent.take(rows)
+                arrays = read.padded(), read.lengths
+                encoded = self.model.encode(*(torch.from_numpy(a).to(device) for a in arrays))
+                best = self.strategy(self.model, encoded, allowed, length, repeats=repeats)
+                lists[rows] = best.tokens[:, 0].cpu().numpy()
+                scores[rows] = best.log_probabilities[:, 0].cpu().numpy()
+        return lists, scores
+
+    def _allowed(
+        self, histories: Histories, seen: Seen, candidates: NDArray[np.int32] | None
+    ) -> Tensor:
+        catalogue = torch.full((self.model.num_items + 1,), candidates is None)
+        if candidates is not None:
+            catalogue[torch.from_numpy(candidates.astype(np.int64))] = True
+        allowed = catalogue.repeat(len(histories), 1)
+        if seen == "filter":
+            seen_items = torch.from_numpy(histories.items.astype(np.int64))
+            allowed[torch.from_numpy(histories.users), seen_items] = False
+        return allowed.to(self.model.items.weight.device)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from recsys.baselines.popularity import latest_histories
+from recsys.baselines.counts import latest_histories
 from recsys.data.entity_tables import converted
 from recsys.data.features import VECTORS, FeatureEncoder, ItemVectors, save_vectors
 from recsys.data.histories import PAD

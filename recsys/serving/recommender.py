@@ -27,8 +27,7 @@ from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
-from recsys.inference.generator import SequenceGenerator
-from recsys.inference.model_scorer import StateCache, evaluating, model_inputs
+from recsys.inference.model_scorer import SequenceGenerator, StateCache, evaluating, model_inputs
 from recsys.inference.ranking import AllowedItems, TwoStages, no_items, top_k
 from recsys.inference.scorer import (
     FEWEST_USERS,
@@ -37,8 +36,7 @@ from recsys.inference.scorer import (
     Seen,
     batches_of_similar_length,
 )
-from recsys.model.generation import Greedy, Strategy
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.sequence_to_sequence import Greedy, SequenceToSequence, Strategy
 from recsys.serving.bundle import ModelBundle, refuse_fork
 from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import (

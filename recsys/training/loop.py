@@ -48,9 +48,8 @@ from recsys.training.device import (
     settle_precision,
     training_device,
 )
-from recsys.training.epochs import Curve, EpochRecorder, Report
+from recsys.training.epochs import Curve, EpochRecorder, ProgressLine, Report
 from recsys.training.module import Schedule, TrainingModule
-from recsys.training.progress import ProgressLine
 
 logger = logging.getLogger(__name__)
 

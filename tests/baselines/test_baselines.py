@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from recsys.baselines.counts import transitions
+from recsys.baselines.counts import PersonalFrequency, Popularity, RepeatLast, transitions
 from recsys.baselines.neighbours import (
     EASE,
     EASESettings,
@@ -21,7 +21,6 @@ from recsys.baselines.neighbours import (
     MatrixFactorisation,
     MatrixFactorisationSettings,
 )
-from recsys.baselines.popularity import PersonalFrequency, Popularity, RepeatLast
 from recsys.baselines.saved import FittedBaseline, load_baseline, save_baseline
 from recsys.baselines.transitions import (
     PCTM,

@@ -35,8 +35,6 @@ SETTINGS = PCTMSettings(prior=0.5, recent_mass=1.0)
 
 
 class Fixed:
-    """The same scores for everyone."""
-
     def __init__(self, *scores: float) -> None:
         self._scores = torch.tensor([-math.inf, *scores])
         self.scored = 0
@@ -59,8 +57,6 @@ def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
 
 @pytest.fixture
 def logged(tmp_path: Path) -> Callable[[Histories], PreparedDataset]:
-    """A dataset whose training part has these histories, of items whose ids are their tokens."""
-
     def prepared(histories: Histories) -> PreparedDataset:
         lists = [histories[user : user + 1].items.tolist() for user in range(len(histories))]
         rows = [

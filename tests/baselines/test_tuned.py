@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient
 
 from recsys.baselines import neighbours
-from recsys.baselines.popularity import Popularity, latest_histories
+from recsys.baselines.counts import Popularity, latest_histories
 from recsys.baselines.tuned import BASELINES, Baseline
 from recsys.config import Experiment, parse_experiment
 from recsys.data.histories import Histories

@@ -18,11 +18,9 @@ from recsys.evaluation.held_out import evaluate_lists
 from recsys.evaluation.metrics import bootstrap_means
 from recsys.experiments.baselines import baselines_of
 from recsys.experiments.fit import fit
-from recsys.inference.generator import SequenceGenerator
-from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.model_scorer import ModelScorer, SequenceGenerator
 from recsys.inference.scorer import Scorer
-from recsys.model.generation import Beam
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.sequence_to_sequence import Beam, SequenceToSequence
 from recsys.reports.statistics import holm, paired_difference
 from recsys.serving.bundle import ModelBundle
 

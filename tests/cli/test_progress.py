@@ -18,8 +18,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.progress import new_progress, shown_log, stage
-from recsys.training.epochs import MONITOR, Curve
-from recsys.training.progress import ProgressLine
+from recsys.training.epochs import MONITOR, Curve, ProgressLine
 
 
 class Recorded:
@@ -149,7 +148,7 @@ def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet: float, level: str
 ) -> None:
     caplog.set_level("DEBUG")
-    monkeypatch.setattr("recsys.training.progress._QUIET", quiet)
+    monkeypatch.setattr("recsys.training.epochs._QUIET", quiet)
     view = Recorded(80, terminal=False).view()
     epochs = [{"train/loss": 5.0, "train/seconds": 1.0}]
     recorder: Any = SimpleNamespace(curve=SimpleNamespace(epochs=epochs, best=-1.0))

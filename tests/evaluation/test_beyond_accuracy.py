@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.counts import Popularity
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.catalogue_metrics import (
     catalogue_metrics,

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.counts import Popularity
 from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
@@ -96,7 +96,6 @@ def test_samples_follow_their_settings(
 
 
 def given(dataset: PreparedDataset, holdout: Holdout) -> pl.DataFrame:
-    """For every user the two targets and item 2, in raw ids."""
     items = dataset.vocabulary.decode(holdout.targets)
     users = dataset.user_ids.gather(pl.Series(holdout.users))
     columns = {"user_id": pl.concat([users, users]), "item_id": items.append(items * 0 + 2)}

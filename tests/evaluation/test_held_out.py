@@ -12,7 +12,7 @@ import torch
 from mlflow import MlflowClient
 from numpy.typing import NDArray
 
-from recsys.baselines.popularity import Popularity, RepeatCounts
+from recsys.baselines.counts import Popularity, RepeatCounts
 from recsys.config import (
     DataConfig,
     EvaluationConfig,
@@ -34,8 +34,7 @@ from recsys.evaluation.held_out import (
 from recsys.evaluation.tables import NextListTable, evaluate
 from recsys.experiments.fit import fit
 from recsys.inference import scorer as scorer_module
-from recsys.inference.generator import SequenceGenerator
-from recsys.inference.model_scorer import ModelScorer
+from recsys.inference.model_scorer import ModelScorer, SequenceGenerator
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Blend, Scorer
 from recsys.model.sequence_to_sequence import SequenceToSequence
@@ -43,8 +42,6 @@ from recsys.serving.bundle import ModelBundle
 
 
 class CountingScorer:
-    """A scorer by the last item that counts the histories it scored."""
-
     num_items = 5
 
     def __init__(self) -> None:

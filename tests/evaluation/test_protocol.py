@@ -18,7 +18,6 @@ NAME = "protocol.fingerprint"
 
 @pytest.fixture
 def renamed(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
-    """Another log under the same settings."""
     log = tiny_log.with_columns(pl.col("item_id").replace("hat", "helmet"))
     return prepare(log, DataConfig(), tmp_path / "renamed")
 
@@ -46,7 +45,6 @@ def test_every_field_and_the_data_change_the_fingerprint(
 
 
 def fingerprint(dataset: PreparedDataset, *overrides: str, model: str = "") -> str:
-    """Of a run with counts and given candidates."""
     experiment = parse_experiment({"count_ensemble": {}}, overrides)
     return config_fingerprint(dataset, model or experiment.family, flatten(experiment))
 

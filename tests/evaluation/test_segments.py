@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.counts import Popularity
 from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.held_out import SEGMENTS, with_segments

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.counts import Popularity
 from recsys.data.histories import Histories
 from recsys.data.splits import Holdout, NextPurchases
 from recsys.errors import InputError

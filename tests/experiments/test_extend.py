@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.popularity import Popularity
+from recsys.baselines.counts import Popularity
 from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.transitions import PCTM
 from recsys.cli import app

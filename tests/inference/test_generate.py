@@ -14,10 +14,9 @@ from recsys.config import Experiment, SequenceToSequenceConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.inference.generator import SequenceGenerator
+from recsys.inference.model_scorer import SequenceGenerator
 from recsys.model.build import build_model
-from recsys.model.generation import Beam, Sampling, Strategy
-from recsys.model.sequence_to_sequence import SequenceToSequence
+from recsys.model.sequence_to_sequence import Beam, Sampling, SequenceToSequence, Strategy
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
@@ -90,7 +89,6 @@ def test_candidates_and_repeats(generating: Recommender, strategy: Strategy | No
 
 
 def test_the_first_step_is_the_first_of_the_ranking(generating: Recommender) -> None:
-    """As a scorer the model gives the probabilities of its first step."""
     histories = [["boots"], ["hat", "gloves"], ["jacket", "socks", "hat"]]
     best = generating.recommend(histories, k=1)["item_id"].to_list()
     assert [items[0] for items in lists(generating, histories, n=2)] == best

@@ -81,7 +81,6 @@ def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def untitled(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> Recommender:
-    """Reads kinds and prices."""
     return Recommender(write(tmp_path_factory.mktemp("bundle") / "u", make_experiment(), dataset))
 
 

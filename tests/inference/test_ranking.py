@@ -109,16 +109,10 @@ def test_a_target_that_cannot_be_recommended_is_credited_by_no_metric() -> None:
             assert metric_values(ranks, metric).tolist() == [0]
 
 
-def test_scores_too_close_for_bf16_do_not_tie() -> None:
-    scores = table([1.0, 1.0 + 2**-20])
-    assert rank_targets(scores, NOTHING, targets(2), "allow").tolist() == [1]
-
-
 @given(cases(), SEEN)
 def test_ranks_and_best_items_are_those_of_plain_sorting(
     case: tuple[Scores, Scores, Histories, NDArray[np.int32]], seen: Seen
 ) -> None:
-    """A target ranks behind its equals; the scorer's own matrix is as it was."""
     scores, _, histories, wanted = case
     ranks = rank_targets(TableScorer(scores), histories, wanted, seen)
     scorer = scored(scores)
@@ -279,7 +273,6 @@ def test_two_stages_sort_twice(
 def counting_bundle(
     tiny_dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> ModelBundle:
-    """Target attention, and counts that outweigh it."""
     experiment = tiny_experiment(TargetAttention(num_heads=2, head_dim=4))
     counts = PCTM.fit(tiny_dataset.histories("test"), tiny_dataset.num_items, PCTMSettings())
     return ModelBundle.write(

@@ -26,7 +26,7 @@ from recsys.evaluation.tables import evaluate
 from recsys.inference import model_scorer
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.scorer import FEWEST_USERS
-from recsys.model.generation import Beam
+from recsys.model.sequence_to_sequence import Beam
 from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import temperature_of
@@ -151,7 +151,6 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Answer]]] = {
 def test_the_answers_are_those_of_the_cpu(
     name: str, device: torch.device, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
-    """With a count ensemble, beside what only vectors of items answer."""
     chosen, further = MODELS[name]
     sizes = {} if "members" in chosen else SIZES
     experiment = parse_experiment({"model": {**sizes, **chosen}}, [], "test")
@@ -189,7 +188,6 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
 def test_a_large_catalogue_is_searched_on_the_device(
     device: torch.device, tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its best items are found block by block; the rules for its size are patched."""
     monkeypatch.setattr(model_scorer, "users_per_batch", lambda _: FEWEST_USERS)
     on_cpu, on_gpu = (Recommender(ModelBundle.open(tiny_bundle.path)) for _ in range(2))
     on_gpu.bundle.model.to(device)

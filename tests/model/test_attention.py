@@ -45,7 +45,6 @@ def same_gradients(ours: Tensor, theirs: Tensor, leaves: list[Tensor]) -> bool:
 def test_attend_equals_torch(
     seed: int, queries: int, keys: int, dim: int, causal: bool, masked: bool, scale: float | None
 ) -> None:
-    """On a CPU in both ways: the plain formula, and the fused kernel without gradients."""
     torch.manual_seed(seed)
     keys = queries if causal else keys
     query, key, value = normal(2, 3, queries, dim), normal(2, 3, keys, dim), normal(2, 3, keys, 4)
@@ -67,7 +66,6 @@ def test_attend_equals_torch(
 
 
 def test_on_a_gpu_cudnn_does_not_attend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would plan anew for each shape of a batch."""
     allowed: list[bool] = []
     kernel = F.scaled_dot_product_attention
 

@@ -169,7 +169,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
 
 
 def experiment_of(folder: Path, **training: Any) -> Experiment:
-    """Two members, of which the second has one epoch less."""
     member = {**SIZES, "feed_forward_dim": 8, "head": {"kind": "dot_product"}}
     file = folder / "mean.yaml"
     settings = tree(
@@ -186,7 +185,6 @@ def experiment_of(folder: Path, **training: Any) -> Experiment:
 
 
 def counted(patch: pytest.MonkeyPatch, most: int | None = None) -> list[int]:
-    """Count the training steps from here on, and kill the process before one of them."""
     steps, train = [0], TrainingModule.training_step
 
     def step(self: TrainingModule, *args: Any) -> Any:

@@ -91,40 +91,31 @@ def test_a_block_mixes_the_normed_filter_and_the_normed_attention() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**16), st.sampled_from([1, 2, 3]), st.integers(1, 6))
 def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) -> None:
-    """x + sigmoid(W x) ⊙ sublayer(norm(x)): torch's attention, then a SwiGLU network."""
+    """x + sigmoid(W x) ⊙ sublayer(norm(x)): attention, then a SwiGLU network without biases."""
     torch.manual_seed(seed)
     dim, wide = 6, 10
     common = BlockSettings(dim, heads, wide, 0.0, norm="gated", activation="swiglu")
     block = EncoderBlock(common).double()
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.5)
-    attention = nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
-    ours = block.attention.state_dict()
-    names = {"in_proj_": "query_key_value.", "out_proj.": "output."}
-    attention.load_state_dict(
-        {
-            theirs: ours[name]
-            for theirs in attention.state_dict()
-            for part, own in names.items()
-            if (name := theirs.replace(part, own)) in ours
-        }
+    first, second = (
+        dict(module.named_parameters())
+        for module in (block.attention_norm, block.feed_forward_norm)
     )
+    network = dict(block.feed_forward.named_parameters())
+    assert set(network) == {"gate_input.weight", "output.weight"}
+
+    def gated(x: Tensor, norm: dict[str, Tensor], added: Tensor) -> Tensor:
+        return x + torch.sigmoid(x @ norm["gate.weight"].T + norm["gate.bias"]) * added
+
     x = torch.randn(2, length, dim, dtype=torch.float64)
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    part = {name: dict(module.named_parameters()) for name, module in block.named_children()}
-    norm, gate = part["attention_norm"], torch.sigmoid
-    y = F.layer_norm(x, (dim,), norm["weight"], norm["bias"])
-    attended, _ = attention(y, y, y, attn_mask=future)
-    x1 = x + gate(x @ norm["gate.weight"].T + norm["gate.bias"]) * attended
-    norm, network = part["feed_forward_norm"], part["feed_forward"]
-    y = F.layer_norm(x1, (dim,), norm["weight"], norm["bias"])
-    swish, linear = (y @ network["gate_input.weight"].T).split(wide, dim=-1)
+    normed = F.layer_norm(x, (dim,), first["weight"], first["bias"])
+    mixed = gated(x, first, block.attention(normed, causal=True))
+    normed = F.layer_norm(mixed, (dim,), second["weight"], second["bias"])
+    swish, linear = (normed @ network["gate_input.weight"].T).split(wide, dim=-1)
     hidden = swish * torch.sigmoid(swish) * linear
-    expected = x1 + gate(x1 @ norm["gate.weight"].T + norm["gate.bias"]) * (
-        hidden @ network["output.weight"].T
-    )
-    assert torch.allclose(block(x, causal=True), expected, rtol=0, atol=1e-10)
-    assert set(network) == {"gate_input.weight", "output.weight"}  # no biases
+    expected = gated(mixed, second, hidden @ network["output.weight"].T)
+    assert close(block(x, causal=True), expected)
 
 
 @settings(max_examples=25, deadline=None)
@@ -147,7 +138,6 @@ def test_rotary_positions_by_the_published_matrix(
 
 
 def test_rotary_attention_depends_on_distances_only() -> None:
-    """The same items three positions later have the same weights among them."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(8, 2, rotary=RotaryPositions(12, 4)).double()
     x = torch.randn(1, 5, 8, dtype=torch.float64)
@@ -170,7 +160,6 @@ def close(one: Tensor, other: Tensor) -> bool:
 
 
 def torch_name(ours: str) -> str:
-    """The name in `nn.Transformer` of a parameter of our stacks."""
     last_norm = "norm2" if ours.startswith("encoder") else "norm3"
     for name, theirs in {
         ".blocks.": ".layers.",
@@ -191,7 +180,6 @@ def torch_name(ours: str) -> str:
 def twins(
     norm: Literal["pre", "post"], activation: Literal["gelu", "relu"], heads: int, layers: int
 ) -> tuple[nn.ModuleDict, nn.Transformer]:
-    """Our stacks and torch's, with the same random weights."""
     common = BlockSettings(
         DIM,
         heads,
@@ -243,7 +231,6 @@ def test_the_transformer_equals_torch(
     histories: list[int],
     generated: int,
 ) -> None:
-    """Encoder states, output, and gradients to both inputs and every parameter, with all masks."""
     torch.manual_seed(seed)
     ours, theirs = twins(norm, activation, heads, layers)
     lengths, width = torch.tensor(histories), max(histories)

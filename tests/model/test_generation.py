@@ -13,8 +13,13 @@ from torch import Tensor, nn
 from recsys.config import SequenceToSequenceConfig
 from recsys.errors import InputError
 from recsys.model.build import build_model
-from recsys.model.generation import Beam, Greedy, Sampling, Strategy
-from recsys.model.sequence_to_sequence import EncodedHistory, SequenceToSequence
+from recsys.model.sequence_to_sequence import (
+    Beam,
+    EncodedHistory,
+    Greedy,
+    Sampling,
+    SequenceToSequence,
+)
 
 ITEMS = 9
 
@@ -109,22 +114,6 @@ def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
         assert beam.tokens[user, 0].tolist() == pairs[scores.argmax()].tolist()
         top = scores.sort(descending=True).values[:ITEMS]
         assert torch.allclose(beam.log_probabilities[user].double(), top, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "strategy", [Greedy(), Beam(3), Sampling(torch.Generator().manual_seed(0))]
-)
-def test_no_item_is_generated_twice_or_without_being_allowed(strategy: Strategy) -> None:
-    model = make_model(2)
-    encoded = encode_random(model)
-    allowed = everything()
-    allowed[0, 3:] = False
-    generated = strategy(model, encoded, allowed, ITEMS)
-    lists = generated.tokens[:, 0].tolist()
-    assert sorted(lists[0][:2]) == [1, 2]
-    assert lists[0][2:] == [0] * (ITEMS - 2), "where no item is left, PAD fills the end"
-    assert all(sorted(row) == list(range(1, ITEMS + 1)) for row in lists[1:])
-    assert generated.log_probabilities[:, 0].isfinite().all()
 
 
 def test_samples_follow_the_probabilities() -> None:

@@ -72,7 +72,6 @@ def plain_definition(
 
 
 def make_case(shape: dict[str, Any]) -> tuple[TargetAttentionHead, tuple[Tensor, Tensor, Tensor]]:
-    """A head, and random states, input embeddings and candidate embeddings."""
     head = make_head(shape["heads"], shape["pooling"], shape["seed"])
     batch, length = shape["batch"], shape["length"]
     sizes = ((batch, length, DIM), (batch, length, DIM), (shape["candidates"], DIM))
@@ -134,7 +133,6 @@ def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict
 @settings(max_examples=25, deadline=None)
 @given(shapes, st.sampled_from([torch.float32, torch.float64]))
 def test_purchases_beyond_reach_change_no_score(shape: dict[str, Any], dtype: torch.dtype) -> None:
-    """Long histories are cut, and keep their scores, to the rounding."""
     shape = {**shape, "heads": 1, "length": 200}
     head, (states, embedded, embeddings) = make_case(shape)
     head = head.to(dtype)

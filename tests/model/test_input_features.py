@@ -65,7 +65,6 @@ def make_experiment(**model: Any) -> Experiment:
 
 
 def randomised(experiment: Experiment, catalogue: Catalogue) -> NextItemModel:
-    """Return a model with random weights; those of features are zero at the start."""
     torch.manual_seed(3)
     model = catalogue.new_model(experiment.model, np.ones(catalogue.num_items + 1, dtype=np.int64))
     assert isinstance(model, NextItemModel)

@@ -33,7 +33,6 @@ def features(x: Tensor, prototypes: Tensor, log_sharpness: Tensor) -> Tensor:
 
 
 def plain_terms(head: KernelAttentionHead, purchases: Tensor, candidate: Tensor) -> Tensor:
-    """What each purchase adds for a candidate at the last of them."""
     weights = 0.5 ** (torch.arange(len(purchases) - 1, -1, -1).double() / HALF_LIFE)
     query = features(candidate, head.query_prototypes, head.log_sharpness[1])
     use = head.value_query.weight @ candidate

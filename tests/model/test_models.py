@@ -96,7 +96,6 @@ def make(name: str) -> Model:
 
 
 def draw(rows: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Items [rows, length], and ascending times [rows, length + 1]."""
     torch.manual_seed(seed)
     times = torch.randint(0, 5_000, (rows, length + 1)).cumsum(1)
     return torch.randint(1, ITEMS + 1, (rows, length)), times
@@ -240,9 +239,6 @@ def test_the_factorisation_machine_by_its_formula(seed: int, history: list[int])
 
 @pytest.mark.parametrize("kind", ["next_item", "hstu"])
 def test_inputs_are_scaled_and_dropout_comes_after_the_sum(kind: str) -> None:
-    """The dropout reads √D times the embedding plus the position; the key and value source is √D
-    times the embedding, candidates are not scaled.
-    """
     torch.manual_seed(0)
     shape = {"embedding_dim": 9, "max_sequence_length": 4, "num_heads": 3}
     head = {"kind": "target_attention", "num_heads": 1, "head_dim": 4}

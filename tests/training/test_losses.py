@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,19 +13,7 @@ from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.training.losses import (
     SeenItems,
     chunked_cross_entropy,
-    softmax_gradient,
 )
-
-
-def test_cross_entropy_by_hand() -> None:
-    """Three items with odds 1 : 2 : 5; target 3; item 2 included, then excluded."""
-    logits = torch.tensor([[[99.0, 0.0, math.log(2.0), math.log(5.0), 99.0]]])
-    full, gradient = softmax_gradient(logits.clone(), torch.tensor([[3]]), None, width=4)
-    assert full.item() == pytest.approx(-math.log(5 / 8))
-    assert gradient.flatten().tolist() == pytest.approx([0, 1 / 8, 2 / 8, -3 / 8, 0])
-    excluded = torch.tensor([[[2, 0]]])
-    without, _ = softmax_gradient(logits.clone(), torch.tensor([[3]]), excluded, width=4)
-    assert without.item() == pytest.approx(-math.log(5 / 6))
 
 
 def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
@@ -51,7 +37,6 @@ def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
 def test_chunks_equal_torch_position_by_position(
     kind: str, shape: tuple[int, int, int], chunk_rows: int, earlier: int, exclude: bool, seed: int
 ) -> None:
-    """Over the items that remain: neither PAD nor, where excluded, those seen before the target."""
     batch, length, items = shape
     head = make_head(kind, 6).double()
     torch.manual_seed(seed)

@@ -18,7 +18,6 @@ from recsys.training.module import RowwiseAdamW, Schedule
 def lookups(
     sparse: bool, rows: list[list[int]], optimizer_of: type, **settings: object
 ) -> nn.Embedding:
-    """Train a table towards zero on some of its rows a step."""
     torch.manual_seed(0)
     table = nn.Embedding(6, 3, sparse=sparse)
     optimizer = optimizer_of(table.parameters(), lr=0.1, **settings)

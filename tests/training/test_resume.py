@@ -85,7 +85,6 @@ def make_experiment(store: str, out: Path, model: str, *overrides: str) -> Exper
 
 
 def outcome(run: Run) -> tuple[dict[str, torch.Tensor], list[pl.DataFrame], dict[str, Any]]:
-    """Return the result of a run without times and memory."""
     folder = run.bundle.parent
     tables = [pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))]
     client = MlflowClient(run.tracking.absolute_uri)
@@ -110,7 +109,6 @@ def assert_same(run: Run, expected: Run) -> None:
 
 
 def count_steps(run: Callable[[], Run]) -> tuple[Run, int]:
-    """Return a run and the number of its training steps."""
     steps = 0
     train = TrainingModule.training_step
 
@@ -152,7 +150,6 @@ def test_a_killed_run_resumes_with_the_result_of_an_uninterrupted_one(
 
 @pytest.mark.slow
 def test_killed_during_an_early_decay(dataset: PreparedDataset, store: str, tmp_path: Path) -> None:
-    """Patience is exhausted early; the rest of the training is the decay."""
     settings = (
         "training.max_epochs=20",
         "training.patience=1",
@@ -196,7 +193,6 @@ def test_killed_in_a_validation(
 def test_killed_between_the_last_step_and_the_end(
     dataset: PreparedDataset, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is trained again, and nothing is logged twice."""
     full, cut = tmp_path / "full", tmp_path / "cut"
     expected = fit(make_experiment(store, full, "next_item"), dataset, full)
     experiment = make_experiment(store, cut, "next_item")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -54,18 +53,6 @@ def make_model(head: DotProduct | TargetAttention) -> Model:
     with torch.no_grad():
         model.items.weight[0] = 0
     return model.double()
-
-
-def test_sampled_losses_by_hand() -> None:
-    """Odds 5 for the target, 1 and 2 for the negatives; the third negative is masked."""
-    target, negatives = torch.tensor(5.0).log(), torch.tensor([0.0, math.log(2.0), NO_NEGATIVE])
-    losses, _ = sampled_softmax(target, negatives.clone())
-    assert losses.item() == pytest.approx(-math.log(5 / 8))
-    parts = [math.log(6 / 5), math.log(2), math.log(3)]
-    losses, _ = binary_cross_entropy(target, negatives.clone())
-    assert losses.item() == pytest.approx(sum(parts) / 3)
-    half, _ = binary_cross_entropy(target, negatives, target_weight=0.5)
-    assert half.item() == pytest.approx((parts[0] / 2 + parts[1] + parts[2]) / 3)
 
 
 def plain_softmax(target: Tensor, negatives: Tensor) -> Tensor:
@@ -183,12 +170,6 @@ def test_rare_items_are_drawn_beside_very_many_interactions() -> None:
     interactions[0], interactions[1] = 0, 2**25
     items, _ = draw_negatives("popularity", 30_000, interactions.cumsum(0), TARGETS)
     assert (items > 1).double().mean().item() == pytest.approx(1e6 / (1e6 + 2**25), rel=0.15)
-
-
-def test_a_uniform_draw_as_large_as_the_catalogue_has_every_item_once() -> None:
-    items, log_expected = draw_negatives("uniform", 20, CUMULATIVE, TARGETS)
-    assert items.tolist() == list(range(1, ITEMS + 1))
-    assert not log_expected.any()
 
 
 def test_repeated_negatives_and_more_seen_items_than_positions() -> None:

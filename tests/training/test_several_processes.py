@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def train(home: Path, name: str, *words: str) -> tuple[ModelBundle, str]:
-    """Train by the command, in processes that find each other on a free port."""
     command = ["-m", "recsys", "train", "mine.yaml", "--data", "data", "--set", f"name={name}"]
     result = subprocess.run(
         [sys.executable, *words, *command],

@@ -106,14 +106,12 @@ def make_experiment(store: str, model: str = "dot product", *overrides: str) -> 
 
 @pytest.fixture(scope="module")
 def run(old: PreparedDataset, store: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained dot product, without a refit."""
     out = tmp_path_factory.mktemp("runs") / "run"
     fit(make_experiment(store), old, out)
     return out
 
 
 def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
-    """Write a bundle with random weights."""
     torch.manual_seed(3)
     catalogue = Catalogue.of(experiment.model, dataset)
     histories = dataset.histories("valid")
@@ -130,7 +128,6 @@ def started(bundle: ModelBundle, dataset: PreparedDataset, *overrides: str) -> S
 
 
 def start_model(start: Start, dataset: PreparedDataset) -> Model:
-    """Return the model as training begins with it."""
     module = new_module(
         start.experiment.planned,
         start.catalogue,
@@ -185,7 +182,6 @@ def logged(store: str, run_id: str, metric: str) -> dict[int, float]:
 def test_a_start_on_the_same_log_begins_at_the_quality_of_the_model(
     run: Path, old: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
-    """And ends no worse: the start is a candidate for the best epoch."""
     again = recsys.train(None, old, start=run, out=tmp_path / "again")
     first = MlflowClient(store).search_runs(["1"], "attributes.run_name = 'run'")
     before = max(logged(store, first[0].info.run_id, "epoch/valid_ndcg_at_10").values())
@@ -199,7 +195,6 @@ def test_a_start_on_the_same_log_begins_at_the_quality_of_the_model(
 def test_the_start_wins_over_a_training_that_harms(
     run: Path, grown: PreparedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its weights are then the result, and there is no refit."""
     harm = ["start.learning_rate=10", "training.learning_rate=0.5", "training.refit=true"]
     result = recsys.train(None, grown, start=run, out=tmp_path / "out", overrides=harm)
     assert result.best_epoch == 0
@@ -291,7 +286,6 @@ def test_what_cannot_be_combined_is_refused(
 
 
 def by_time(rows: list[tuple[str, str, int]], until: int, path: Path) -> PreparedDataset:
-    """Hold out the last two days."""
     split = GlobalTime(kind="global_time", valid_from=until - 1, test_from=until)
     return prepare(as_log([row for row in rows if row[2] <= until]), DataConfig(split=split), path)
 

@@ -23,7 +23,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
 
 
 def states(dataset: PreparedDataset, *, average: bool) -> list[TrainingState]:
-    """Train, and return the state after each epoch."""
     training = TrainingConfig(
         decay_fraction=0, warmup_steps=0, learning_rate=0.02, average_weights=average
     )
