@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import pytest
@@ -105,7 +106,7 @@ def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) 
     network = dict(block.feed_forward.named_parameters())
     assert set(network) == {"gate_input.weight", "output.weight"}
 
-    def gated(x: Tensor, norm: dict[str, Tensor], added: Tensor) -> Tensor:
+    def gated(x: Tensor, norm: Mapping[str, Tensor], added: Tensor) -> Tensor:
         return x + torch.sigmoid(x @ norm["gate.weight"].T + norm["gate.bias"]) * added
 
     x = torch.randn(2, length, dim, dtype=torch.float64)
