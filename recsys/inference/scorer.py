@@ -37,16 +37,11 @@ class Scorer(Protocol):
     def score(
         self, histories: Histories, candidates: NDArray[np.int32] | None = None
     ) -> torch.Tensor:
-        """Score items: float32, higher is better, none NaN; -inf is never recommended.
+        """Score candidates [B, C] after B histories; or the entire catalogue [B, I + 1] if None.
 
-        Args:
-            histories: the histories of B users.
-            candidates: item tokens [B, C]; the entire catalogue if None.
-
-        Returns:
-            [B, C], in the order of the candidates; or [B, I + 1] for the entire catalogue, where
-            the column is the item token and column 0 (PAD) holds -inf. Rows share no memory: the
-            caller may write in them, and restores what was there.
+        Scores are float32, higher is better, none NaN; -inf is never recommended. Columns are in
+        the order of the candidates, or item tokens, where column 0 (PAD) holds -inf. Rows share no
+        memory: the caller may write in them, and restores what was there.
         """
         ...
 

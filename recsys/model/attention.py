@@ -192,11 +192,11 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         past: list[Tensor] | None = None,
     ) -> Tensor:
-        """Attend from x to a context, or to x itself; [B, Q, D] to [B, Q, D].
+        """Attend from x [B, Q, D] to a context [B, K, D], its keys and values, or x itself.
 
         Args:
             x: the source of the queries.
-            context: the source of keys and values, [B, K, D], or these; x itself if None.
+            context: the source of keys and values, or these; x itself if None.
             mask: broadcastable to [B, H, Q, K].
             query_positions: the position of the one query of each row in the context [B]. Only with
                 these are the keys of a context rotated: nothing in another sequence is near or far.

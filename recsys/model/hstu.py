@@ -97,7 +97,6 @@ class HSTUEncoder(Encoder):
         self.times = times
 
     def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        """See `Encoder.forward`, `ModelInputs.times`; a ValueError if there are none to read."""
         x, buckets = self._placed(embedded, lengths), self._buckets(times)
         for block in self.blocks:
             x = block(x, buckets)

@@ -103,8 +103,7 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         experiment: model, training, protocol and seed.
         catalogue: the items.
         histories: the histories to train on.
-        validation: the targets that choose the best epoch and stop training early. If None, train
-            for all epochs.
+        validation: the targets that choose the best epoch; without them all epochs are trained.
         epochs: the maximum number of epochs; 0 only validates a trained model.
         report: see `Report`.
         progress: the progress display. If None, a new one is shown.
@@ -114,14 +113,12 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
 
     Returns:
         The model with the weights of the best epoch (the last one without validation), or their
-        average. With validation, Ctrl-C ends the training early: the best epoch so far is returned,
-        and the curve is marked as interrupted. The caller's random state is restored.
+        average; the curve says whether Ctrl-C ended the training early. The caller's random state
+        is restored.
 
     Raises:
-        InputError: no history has two items; the model does not fit into the memory; the training
-            diverged; or several processes have negatives to draw.
-        KeyboardInterrupt: Ctrl-C before the first validation, without one, or with several
-            processes.
+        InputError: nothing to train on; too little memory; it diverged; negatives in processes.
+        KeyboardInterrupt: Ctrl-C without a validated epoch, or with several processes.
         Terminated: SIGTERM; a single process has saved its state.
     """
     keep_freed_memory()

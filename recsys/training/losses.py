@@ -19,11 +19,9 @@ from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
 from recsys.model.heads import CandidateRepresentation, HistoryRepresentation
 
-_CACHE_LINE = 64
-"""Bytes."""
+_CACHE_LINE = 64  # bytes
 NO_NEGATIVE = -1e30
-"""The logit of an item that is no negative of a position: finite, because a softmax of nothing but
--inf is undefined."""
+"""The logit of what is no negative of a position: a softmax of nothing but -inf is undefined."""
 
 LogitsFunction = Callable[[HistoryRepresentation, CandidateRepresentation], Tensor]
 """From (history, candidates) to logits [b, L, C]."""
@@ -186,11 +184,8 @@ def softmax_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of the losses and its gradient, which overwrites the logits.
 
-    Args:
-        logits: [B, L, C], column = item token; columns from ``width``, I + 1, on are of no item.
-        targets: item tokens [B, L], PAD for none.
-        excluded: item tokens [B, L, N] to exclude from the softmax at each position, PAD for none.
-        width: I + 1.
+    Logits are [B, L, C], column = item token; columns from ``width``, I + 1, on are of no item.
+    Targets are item tokens [B, L], those to exclude from the softmax [B, L, N], PAD for none.
     """
     rows = logits.flatten(0, 1)  # either dimension may be the contiguous one
     row_stride, item_stride = rows.stride()
@@ -237,12 +232,9 @@ def draw_negatives(
 ) -> tuple[Tensor, Tensor]:
     """Draw the negatives of a step, of which some may be equal.
 
-    Args:
-        kind: uniform: all items are equally likely, and a draw as large as the catalogue has every
-            item once; popularity: in proportion to their interactions; in_batch: from the targets.
-        count: C, the number of negatives.
-        cumulative: interactions in training of the items up to each [I + 1], float64; 0 of PAD.
-        targets: item tokens [B, L], PAD for none.
+    Uniform: all items are equally likely, and a draw as large as the catalogue has every item once;
+    popularity: in proportion to their interactions in training, which are added up to each item
+    [I + 1], float64; in_batch: from the targets [B, L], PAD for none.
 
     Returns:
         Item tokens [C], and the log of the expected count of each of these items in a draw.

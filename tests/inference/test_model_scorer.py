@@ -26,7 +26,7 @@ from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import FEWEST_USERS, Seen
 from recsys.model.build import build_model
-from recsys.model.heads import DotProductHead, TargetAttentionHead
+from recsys.model.heads import DotProductHead
 from recsys.model.models import Model, ModelInputs
 
 NUM_ITEMS, LENGTH = 11, 4
@@ -138,16 +138,6 @@ def test_the_best_of_a_large_catalogue_are_those_of_one_that_is_scored_whole(
     assert np.mean(items == whole) > 0.9  # but for scores that differ by rounding only
     kept = [set(row) & set(own) for row, own in zip(items, liked[:, ::10], strict=True)]
     assert any(kept) == (seen == "allow")
-
-
-def test_another_head_scores_in_place_of_the_models_own() -> None:
-    model = make_model(ATTENDING)
-    histories = Histories.from_lists([[1, 2, 3], [4]])
-    retriever, exact = ModelScorer(model, LENGTH, DotProductHead()), ModelScorer(model, LENGTH)
-    assert not torch.allclose(retriever.score(histories)[:, 1:], exact.score(histories)[:, 1:])
-    assert isinstance(model.head, TargetAttentionHead)
-    torch.nn.init.zeros_(model.head.value_query.weight)  # target attention adds nothing
-    torch.testing.assert_close(retriever.score(histories), exact.score(histories))
 
 
 def test_scores_are_float32_and_without_dropout_and_the_model_keeps_its_mode() -> None:

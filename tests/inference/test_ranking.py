@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from polars.testing import assert_frame_equal
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
@@ -33,8 +32,7 @@ from recsys.inference.ranking import (
 from recsys.inference.scorer import Scored, Seen
 from recsys.model.models import ModelInputs
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.recommender import Recommender
-from tests.conftest import PURCHASES, tiny_experiment, tiny_model
+from tests.conftest import tiny_experiment, tiny_model
 
 Scores = NDArray[np.float32]
 SEEN = st.sampled_from(["filter", "allow"])
@@ -283,19 +281,6 @@ def counting_bundle(
         ("train",),
         count_ensemble=CountEnsemble(counts, 20.0),
     )
-
-
-@pytest.mark.parametrize("fixture", ["tiny_bundle", "counting_bundle"])
-@pytest.mark.parametrize(("seen", "retrieve"), [("filter", 1000), ("allow", 5)])
-def test_retrieving_the_catalogue_is_ranking_it(
-    fixture: str, seen: Seen, retrieve: int, request: pytest.FixtureRequest
-) -> None:
-    recommender = Recommender(request.getfixturevalue(fixture))
-    histories = {**PURCHASES, "new": [], "long": ["hat", "boots"] * 9}
-    one = recommender.recommend(histories, k=5, seen=seen)
-    two = recommender.recommend(histories, k=5, seen=seen, retrieve=retrieve)
-    assert_frame_equal(two, one, abs_tol=1e-5)
-    assert set(two["source"]) == {"model", "popularity"}
 
 
 def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:
