@@ -59,7 +59,7 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         seconds.append(clock.spent)
         raise InputError("stopped")
 
-    monkeypatch.setattr("recsys.automatic.run.run_automatically", stop)
+    monkeypatch.setattr("recsys.automatic.run._run", stop)
     return seconds
 
 
@@ -91,7 +91,7 @@ def test_the_prepared_log_is_not_put_where_the_log_is(
         paths.append(dataset.path)
         raise InputError("stopped")
 
-    monkeypatch.setattr("recsys.automatic.run.run_automatically", stop)
+    monkeypatch.setattr("recsys.automatic.run._run", stop)
     Path("data/events").mkdir(parents=True)
     for path in ("data/events.csv", "data/events/events.csv"):
         shutil.copy("purchases.csv", path)

@@ -39,7 +39,7 @@ from recsys.data.histories import Histories
 from recsys.data.preparation import fold_configs
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.evaluation.tables import RankTable, TopKTable
-from recsys.experiments.baselines import fit_baseline
+from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.experiments.suite import MODEL, backtest, run_suite
@@ -360,7 +360,7 @@ def test_other_test_targets_change_no_baseline(
     def made_of(log: PreparedDataset, folder: Path) -> tuple[dict[str, str], list[Any]]:
         """The settings that were chosen, and the best items after every history."""
         folder.mkdir()
-        run = client.get_run(fit_baseline(name, experiment, log))
+        run = client.get_run(fit_baselines([name], experiment, log)[0])
         chosen = {key: value for key, value in run.data.params.items() if "baseline." in key}
         path = client.download_artifacts(run.info.run_id, "topk_test.parquet", str(folder))
         return chosen, TopKTable.load(path).frame.rows()

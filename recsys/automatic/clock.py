@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rich.console import Console
 from rich.progress import Progress
@@ -43,12 +44,10 @@ the counts of the answer on more targets; and for one validation of the cheapest
 
 @dataclass
 class Clock:
-    """The seconds of a run."""
+    """The seconds of a run: of its limit, and those that an interrupted run had used before."""
 
     limit: float
-    """Of the whole run."""
     before: float = 0.0
-    """What an interrupted run had used already."""
     started: float = field(default_factory=time.monotonic, repr=False)
     stopped: bool = False
     """Whether Ctrl-C has ended the training: the best so far is tested."""
@@ -70,13 +69,10 @@ class Clock:
 
 
 def parse_time_limit(limit: str | float) -> float:
-    """Return a time limit in seconds.
+    """Return a time limit in seconds; an `InputError` if it is no positive number of s, m or h.
 
     >>> [parse_time_limit(limit) for limit in ("30m", "1.5h", "90", 5)]
     [1800.0, 5400.0, 90.0, 5.0]
-
-    Raises:
-        InputError: it is not a positive number with the unit s, m or h.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", str(limit))
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
@@ -121,16 +117,17 @@ class Speed:
         chosen = min(max(chosen, _LEAST_VALID), _MOST_VALID)
         tested = max(_TEST_SHARE * limit / max(10 * counting, 6 * ranking), _LEAST_TEST)
         weighed = _WEIGHING_SHARE * limit / weighing
-        valid = held_out.valid.sample(int(chosen), seed)
-        test = held_out.test.sample(int(tested), seed)
-        more = held_out.valid.sample(int(weighed), seed) if weighed > chosen else None
-        for does, some, whole in (
-            ("models are chosen", valid, held_out.valid),
-            ("tested", test, held_out.test),
-        ):
-            if len(some.targets) < len(whole.targets):
-                numbers = f"{len(some.targets):,} of {len(whole.targets):,}"
+
+        def sampled(targets: Holdout, number: float, does: str = "") -> Holdout:
+            sample = targets.sample(int(number), seed)
+            if does and len(sample.targets) < len(targets.targets):
+                numbers = f"{len(sample.targets):,} of {len(targets.targets):,}"
                 logger.info("%s on a random %s targets, for want of time", does, numbers)
+            return sample
+
+        valid = sampled(held_out.valid, chosen, "models are chosen")
+        test = sampled(held_out.test, tested, "tested")
+        more = sampled(held_out.valid, weighed) if weighed > chosen else None
         return HeldOutParts(valid, test, more)
 
 
@@ -146,17 +143,17 @@ def measure(
     The speed of one that cannot be trained is 0; the race says why.
     """
     histories, sample = dataset.histories("valid"), valid.sample(_COUNTED, 0)
-    popularity, seconds = Popularity.fit(histories, dataset.num_items), list[float]()
+    popularity, ends = Popularity.fit(histories, dataset.num_items), [time.monotonic()]
     for _ in range(3):
-        started = time.monotonic()
         evaluate(popularity, sample, "valid", experiment.evaluation.seen)
-        seconds.append(time.monotonic() - started)
-    counting, sample = min(seconds) / len(sample.histories), valid.sample(_RANKED, 0)
-    ends: list[float] = []
+        ends.append(time.monotonic())
+    counting = min(end - start for start, end in pairwise(ends)) / len(sample.histories)
+    started, sample = time.monotonic(), valid.sample(_RANKED, 0)
 
     def are_timed(epoch: int, _: object) -> bool:
-        ends.append(time.monotonic())
-        return epoch > 1 and ends[-1] - ends[0] > _SECONDS
+        nonlocal started
+        started = time.monotonic() if epoch == 1 else started
+        return epoch > 1 and time.monotonic() - started > _SECONDS
 
     try:
         batches = len(build_batches(experiment, histories))

@@ -7,22 +7,20 @@ model within a time limit is wanted.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from recsys.automatic.racer import Context, MeasuredBaseline, Racer
+from recsys.automatic.racer import Context, MeasuredBaseline, Racer, names_of
 from recsys.baselines.tuned import BASELINES
 from recsys.config import AveragedConfig, Experiment
 from recsys.errors import InputError
 from recsys.experiments.baselines import baselines_of
 from recsys.experiments.trainings import mean_of
 from recsys.reports.run_page import Choice
+from recsys.training.epochs import MONITOR
 from recsys.training.refit import Fitted
-
-logger = logging.getLogger(__name__)
 
 _BASELINE_SHARE = 0.06
 """Share of the limit for tuning baselines."""
@@ -45,7 +43,7 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
     state, clock, dataset = context.state, context.clock, context.dataset
     names = sorted(baselines_of(protocol, dataset), key=lambda name: name not in _FIRST)
     seconds, known = _BASELINE_SHARE * clock.limit, {baseline.name for baseline in state.baselines}
-    until = clock.spent + seconds
+    until, targets = clock.spent + seconds, context.held_out.valid
     for number, name in enumerate(names, 1):
         latest = until - 0.75 * seconds if name in _COSTLY else until
         too_large = dataset.num_items > _COSTLY.get(name, math.inf)
@@ -53,11 +51,8 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
             continue
         context.say(f"baseline {number} of {len(names)}: {name}")
         started, seen = time.monotonic(), protocol.evaluation.seen
-        best = BASELINES[name].measure(
-            dataset, context.held_out.valid, seen, lambda: clock.spent > until
-        )
+        best = BASELINES[name].measure(dataset, targets, seen, lambda: clock.spent > until)
         took, quality = time.monotonic() - started, best.ndcg_at_10
-        logger.debug("baseline %s: validation NDCG@10 %.4f, %.1f s", name, quality, took)
         tuned = MeasuredBaseline(name, repr(best.settings), took, quality, best.seconds)
         state.baselines.append(tuned)
         state.baselines.sort(key=lambda baseline: baseline.ndcg_at_10, reverse=True)
@@ -70,7 +65,8 @@ def tune_baselines(context: Context, protocol: Experiment) -> None:
 def race(context: Context, racers: Sequence[Racer]) -> list[Racer]:
     """Train racers in rungs of equal time, drop the worse half after each; return the best first.
 
-    If none can be trained, its `InputError` says why.
+    Raises:
+        InputError: none can be trained; it says why the first cannot.
     """
     clock, until, dropped = context.clock, context.moment(_RACE), context.state.rungs
     if not dropped and not any(racer.points for racer in racers):
@@ -97,12 +93,11 @@ def choose_field(racers: Sequence[Racer], seconds: float) -> list[Racer]:
 
     If it can compare none, the most promising one that can be validated a few times in it.
     """
-    field: list[Racer] = []
-    for racer in racers:
+    field = list(racers[:1])
+    for racer in racers[1:]:
         wider = [*field, racer]
-        needed = sum(seconds_to_compare(raced) for raced in wider) * _num_rungs(wider)
-        if not field or needed <= seconds:
-            field = wider
+        needed = sum(map(seconds_to_compare, wider)) * _num_rungs(wider)
+        field = wider if needed <= seconds else field
     if len(field) > 1:
         return field
     validated = [racer for racer in racers if _FEWEST * racer.interval <= seconds]
@@ -155,49 +150,43 @@ def partner(ranked: Sequence[Racer]) -> Racer | None:
 
     Models of one kind, such as two with a dot product, err alike.
     """
-    winner, *others = ranked
-    known = [racer for racer in others if _family(racer) != _family(winner)]
-    known = [racer for racer in known if len(racer.points) >= _FEWEST] or known
-    epochs = min((racer.epochs for racer in known), default=0)
+    family = ranked[0].experiment.model.family
+    others = [racer for racer in ranked if racer.experiment.model.family != family]
+    others = [racer for racer in others if len(racer.points) >= _FEWEST] or others
+    epochs = min((racer.epochs for racer in others), default=0)
 
     def quality(racer: Racer) -> float:
         early = (point.ndcg for point in racer.points if point.epochs <= epochs)
         return max(early, default=-1.0)
 
-    return max(known, key=quality, default=None)
-
-
-def _family(racer: Racer) -> str:
-    return racer.kind.experiment.model.family
+    return max(others, key=quality, default=None)
 
 
 def choose_members(context: Context, racers: Sequence[Racer]) -> tuple[list[Racer], Choice | None]:
     """Return the first racer, with the second if their mean gains enough; say what came of it."""
-    alone, *others = racers
-    members, said = [alone], f"validation NDCG@10: {alone.quality:.4f} of {alone.name}"
-    if not others or not context.averages or context.clock.stopped:
-        return members, None
-    tried = [alone, others[0]]
-    context.say(f"validating the mean of {_names(tried)}")
+    alone, tried = racers[0], list(racers[:2])
+    if len(tried) < 2 or not context.averages or context.clock.stopped:
+        return [alone], None
+    said, names = f"validation NDCG@10: {alone.quality:.4f} of {alone.name}", names_of(tried)
+    context.say(f"validating the mean of {names}")
     try:
         _, mean = mean_of_members(context, tried, [member.validated() for member in tried])
     except InputError as error:  # it does not fit into the memory
-        return members, Choice("model.kind", "one model", f"{said}; no mean, {error}")
-    averaged = float(mean.curve.validated()[1].values("ndcg_at_10").mean())
-    said += f"; {averaged:.4f} of the mean of {_names(tried)}"
-    if averaged >= (1 + _GAIN_OF_MEAN) * alone.quality:
+        return [alone], Choice("model.kind", "one model", f"{said}; no mean, {error}")
+    quality = mean.curve.epochs[-1][MONITOR]
+    said += f"; {quality:.4f} of the mean of {names}"
+    if quality >= (1 + _GAIN_OF_MEAN) * alone.quality:
         return tried, Choice("model.kind", "averaged", said)
     worse = f", which is not {_GAIN_OF_MEAN:.0%} better"
-    return members, Choice("model.kind", "one model", said + worse)
+    return [alone], Choice("model.kind", "one model", said + worse)
 
 
 def mean_of_members(
     context: Context, members: Sequence[Racer], fitted: Sequence[Fitted]
 ) -> tuple[Experiment, Fitted]:
     """Return the mean of some trained members, validated, with the settings that repeat it."""
-    experiment = averaged_experiment(
-        [member.chosen_experiment(alone) for member, alone in zip(members, fitted, strict=True)]
-    )
+    trained = zip(members, fitted, strict=True)
+    experiment = averaged_experiment([member.chosen_experiment(alone) for member, alone in trained])
     context.catalogue.check_memory(experiment.model, 2)
     mean = mean_of(experiment, context.dataset, context.catalogue, context.held_out.valid, fitted)
     return experiment, mean
@@ -207,19 +196,13 @@ def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
     """Return the experiment that trains all members from the beginning, and averages them."""
     first, longest = members[0], max(member.training.max_epochs for member in members)
     own = {"max_epochs", "validate_every", "exclude_seen"}
-    trees = [
-        {"model": member.model, **member.training.model_dump(include=own)} for member in members
-    ]
+    trees = [{"model": mine.model, **mine.training.model_dump(include=own)} for mine in members]
     model = AveragedConfig.model_validate({"kind": "averaged", "members": trees})
     changes: dict[str, object] = {"max_epochs": longest, "patience": longest, "exclude_seen": None}
     if len({member.training.precision for member in members}) > 1:
         changes["precision"] = "auto"
     training = first.training.model_copy(update=changes)
     return first.model_copy(update={"model": model, "training": training})
-
-
-def _names(racers: Sequence[Racer]) -> str:
-    return " and ".join(racer.name for racer in racers)
 
 
 # --- The refit -----------------------------------------------------------------------------------
@@ -234,7 +217,7 @@ class Finished(NamedTuple):
     """The settings that repeat it from the beginning."""
     fitted: Fitted
     averaging: Choice | None
-    """What came of a mean of models; None if none was to be tried."""
+    """What came of a mean of models, if one was tried."""
 
 
 def finish(context: Context, racers: Sequence[Racer]) -> Finished:
@@ -246,24 +229,8 @@ def finish(context: Context, racers: Sequence[Racer]) -> Finished:
         left = context.moment(1.0, members) - context.clock.spent
         own = needed[number] / max(sum(needed[number:]), 1e-9)
         fitted.append(member.refit(context.clock.spent + own * left))
-    tell_outcomes(context, members)
+    context.members, names = members, names_of(members)
     if len(members) == 1:
-        experiment = members[0].chosen_experiment(fitted[0])
-        return Finished(members[0].name, experiment, fitted[0], averaging)
+        return Finished(names, members[0].chosen_experiment(fitted[0]), fitted[0], averaging)
     experiment, mean = mean_of_members(context, members, fitted)
-    return Finished(f"the mean of {_names(members)}", experiment, mean, averaging)
-
-
-def tell_outcomes(context: Context, members: Sequence[Racer] = ()) -> None:
-    """Say what became of each racer."""
-    for racer in context.racers:
-        racer.won = racer in members
-        if racer.won:
-            others = _names([member for member in members if member is not racer])
-            racer.outcome = f"won, averaged with {others}" if others else "won"
-        elif racer.failure and not racer.points:
-            racer.outcome = f"not trained: {racer.failure.partition(': choose ')[0]}"
-        elif racer.rung is not None:
-            racer.outcome = f"dropped in rung {racer.rung}" if racer.rung else "not raced: no time"
-        else:
-            racer.outcome = "stopped by Ctrl-C" if context.clock.stopped else "adds nothing"
+    return Finished(f"the mean of {names}", experiment, mean, averaging)

@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.experiments.baselines import Tuned
 from recsys.folders.atomic import new_file
 from recsys.folders.digests import tree_sha256
 from recsys.inference.catalogue import Catalogue
@@ -53,24 +51,22 @@ seconds of the store for the test of a baseline, and what all of these have of t
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBaseline:
-    """A baseline with the settings that validation chose."""
+    """A baseline with the settings that validation chose, as Python prints them."""
 
     name: str
     settings: str
-    """Those of its grid that Python prints so."""
     seconds: float
     """What choosing them took."""
     ndcg_at_10: float
-    """On the validation targets."""
     trial_seconds: float
     """Of fitting it once, and ranking the validation targets."""
 
     @property
-    def tuned(self) -> Tuned:
-        """The settings themselves."""
+    def tuned(self) -> tuple[Any, float]:
+        """The settings themselves, and the seconds of choosing them."""
         baseline = BASELINES[self.name]
         grid = (*baseline.grid, *baseline.published.values())
-        return Tuned(next(known for known in grid if repr(known) == self.settings), self.seconds)
+        return next(known for known in grid if repr(known) == self.settings), self.seconds
 
 
 @dataclass
@@ -100,7 +96,6 @@ class State:
             state = _ADAPTER.validate_python(tree | {"folder": new.folder})
             if state.facts == new.facts and not fresh:
                 return state
-            logger.info("%s: of a run with other data or settings: it starts anew", new.folder)
         except FileNotFoundError:
             pass
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
@@ -117,22 +112,18 @@ class State:
         with new_file(self.folder / "state.json") as file:
             file.write_text(json.dumps(tree), encoding="utf-8")
 
-    def save(self, name: str, training: TrainingState) -> None:
-        """Write a checkpoint."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._file(name).write(Checkpoint("", 0.0, training))
+    def checkpoint(self, name: str) -> CheckpointFile:
+        """Return the file of a training state."""
+        return CheckpointFile(self.folder / name, {"facts": self.facts, "name": name})
 
     def read(self, name: str) -> TrainingState | None:
-        """Return what `save` wrote; None if there is none, or it is damaged."""
+        """Return a training state; None if there is none, or it is damaged."""
         try:
-            checkpoint = self._file(name).read()
+            checkpoint = self.checkpoint(name).read()
         except CheckpointError as error:
             logger.warning("%s", first_line(error))
             return None
         return None if checkpoint is None else checkpoint.state
-
-    def _file(self, name: str) -> CheckpointFile:
-        return CheckpointFile(self.folder / name, {"facts": self.facts, "name": name})
 
     def remove(self) -> None:
         """Delete the folder, if there is one."""
@@ -156,12 +147,16 @@ class Context:
     clock: Clock
     state: State
     averages: bool = False
-    """Whether the answer may be a mean of several models."""
+    """Whether the answer may be a mean of models."""
     phases: dict[str, float] = field(default_factory=dict)
     """The seconds of each."""
     progress: Progress | None = None
     announce: Callable[[str], None] = lambda _: None
     racers: list[Racer] = field(default_factory=list)
+    members: Sequence[Racer] = ()
+    """Those that the model of the answer is made of, once it is chosen."""
+    is_beaten: bool = False
+    """Whether a baseline is better than that model."""
 
     def moment(self, share: float, members: Sequence[Racer] = ()) -> float:
         """Return when a share of the time from the race to the tests, of the members, is over."""
@@ -195,26 +190,37 @@ class Racer:
 
     kind: Kind
     context: Context = field(repr=False)
+    experiment: Experiment
+    """The settings of its training: epochs are shares of a pass over a large log."""
+    steps: int
+    """Of a pass over the training part."""
     points: list[RacePoint] = field(default_factory=list)
     """Its validations."""
     seconds: float = 0.0
-    """Of its training."""
+    """Of its training, those of validation included."""
     validating: float = 0.0
-    """Those of them in which it was validated."""
     failure: str = ""
     """Why its training cannot go on: it diverged, or does not fit into the memory."""
-    outcome: str = ""
-    """What became of it, once the training has ended."""
-    won: bool = False
-    """Whether it is the answer, or a member of it."""
     _kept: dict[str, TrainingState] = field(default_factory=dict, repr=False)
     _saved: float = 0.0
 
     @classmethod
     def ready(cls, kind: Kind, context: Context) -> Racer:
-        """Return a racer that has not started, or as an interrupted run has saved it."""
-        racer = cls(kind, context)
-        _ = racer.experiment  # raises if there is nothing to train on
+        """Return a racer that has not started, or as an interrupted run has saved it.
+
+        Raises:
+            InputError: there is nothing to train on.
+        """
+        training, targets = kind.experiment.training, len(context.held_out.valid.histories)
+        steps = len(build_batches(kind.experiment, context.dataset.histories("valid")))
+        between = context.speed.steps_between(training.batch_tokens, targets, context.clock.limit)
+        changes = {
+            "epochs_per_pass": max(1, steps // between),
+            "validate_every": math.ceil(between / steps),
+            "patience": ENDLESS,
+        }
+        named = {"name": kind.name, "training": training.model_copy(update=changes)}
+        racer = cls(kind, context, kind.experiment.model_copy(update=named), steps)
         latest = context.state.read(f"{kind.name}.latest")
         for epoch, metrics in enumerate([] if latest is None else latest.curve.epochs, 1):
             took = metrics["train/seconds"] + metrics.get("epoch/valid_seconds", 0.0)
@@ -240,19 +246,23 @@ class Racer:
         """The rung after which it was dropped, 0 if it was not raced; None if it is in the race."""
         return self.context.state.rungs.get(self.name)
 
-    @cached_property
-    def experiment(self) -> Experiment:
-        """The settings of its training: epochs are shares of a pass over a large log."""
-        experiment, targets = self.kind.experiment, len(self.context.held_out.valid.histories)
-        tokens, steps = experiment.training.batch_tokens, self._steps
-        between = self.context.speed.steps_between(tokens, targets, self.context.clock.limit)
-        changes = {
-            "epochs_per_pass": max(1, steps // between),
-            "validate_every": math.ceil(between / steps),
-            "patience": ENDLESS,
-        }
-        training = experiment.training.model_copy(update=changes)
-        return experiment.model_copy(update={"name": self.name, "training": training})
+    @property
+    def won(self) -> bool:
+        """Whether it is the answer, or a member of it."""
+        return self in self.context.members and not self.context.is_beaten
+
+    @property
+    def outcome(self) -> str:
+        """What became of it, once the training has ended."""
+        if self in self.context.members:
+            others = names_of([member for member in self.context.members if member is not self])
+            won = f"won, averaged with {others}" if others else "won"
+            return won if self.won else "the best model, but a baseline is better"
+        if self.failure and not self.points:
+            return f"not trained: {self.failure.partition(': choose ')[0]}"
+        if self.rung is not None:
+            return f"dropped in rung {self.rung}" if self.rung else "not raced: no time"
+        return "stopped by Ctrl-C" if self.context.clock.stopped else "adds nothing"
 
     @property
     def quality(self) -> float:
@@ -275,18 +285,16 @@ class Racer:
         training, speed = self.experiment.training, self.context.speed
         if self.points:
             return self.seconds / self.epochs * training.validate_every
-        steps = self._steps * training.validate_every
-        seconds = steps / training.epochs_per_pass * training.batch_tokens * speed.token
-        return self.kind.cost * (
-            seconds + len(self.context.held_out.valid.histories) * speed.ranking
-        )
+        steps = self.steps * training.validate_every / training.epochs_per_pass
+        ranking = len(self.context.held_out.valid.histories) * speed.ranking
+        return self.kind.cost * (steps * training.batch_tokens * speed.token + ranking)
 
     @property
     def seconds_of_refit(self) -> float:
         """Seconds of a refit of as many epochs: more steps, and no validations."""
         training = max(self.seconds - self.validating, 1e-3) / max(self.epochs, 1)
-        steps = self._num_steps(self.context.dataset.histories("test"))
-        return self.best_epoch * training * steps / self._steps
+        steps = len(build_batches(self.kind.experiment, self.context.dataset.histories("test")))
+        return self.best_epoch * training * steps / self.steps
 
     @property
     def exhausted(self) -> bool:
@@ -305,9 +313,7 @@ class Racer:
     def train(self, until: float) -> None:
         """Train on until a moment, to one validation at least, unless it gains nothing or fails.
 
-        Raises:
-            KeyboardInterrupt: Ctrl-C; the best epoch is kept.
-            CheckpointError: the disk is full.
+        At Ctrl-C (`KeyboardInterrupt`) the best epoch is kept.
         """
         if self.is_over(until):
             return
@@ -319,10 +325,12 @@ class Racer:
             return MONITOR in metrics and self.is_over(until)
 
         try:
-            start = self.context.state.read(f"{self.name}.latest")
-            _, curve = self._train(
-                self._histories, self.context.held_out.valid, record, start, self._keep
+            start, valid = (
+                self.context.state.read(f"{self.name}.latest"),
+                self.context.held_out.valid,
             )
+            histories = self.context.dataset.histories("valid")
+            _, curve = self._train(histories, valid, record, start, self._keep)
         except CheckpointError:
             raise
         except InputError as error:  # it diverged, does not fit into memory, or has a fault
@@ -344,10 +352,13 @@ class Racer:
 
     def _save(self) -> None:
         """Write the best before the latest: who is killed in between repeats an epoch."""
+        state = self.context.state
+        state.folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(self._kept):
-            self.context.state.save(f"{self.name}.{name}", self._kept[name])
+            checkpoint = Checkpoint("", 0.0, self._kept[name])
+            state.checkpoint(f"{self.name}.{name}").write(checkpoint)
         self._kept.clear()
-        self.context.state.write(self.context.clock.spent)
+        state.write(self.context.clock.spent)
         self._saved = time.monotonic()
 
     def refit(self, until: float) -> Fitted:
@@ -379,8 +390,8 @@ class Racer:
     def validated(self) -> Fitted:
         """Return the model of the best epoch."""
         curve, catalogue = self._best_state().curve, self.context.catalogue
-        model = catalogue.restored_model(self.experiment.model, self._histories, curve.best_weights)
-        stopped = self.context.clock.stopped
+        histories, stopped = self.context.dataset.histories("valid"), self.context.clock.stopped
+        model = catalogue.restored_model(self.experiment.model, histories, curve.best_weights)
         return Fitted(model.to(training_device()), ("train",), curve, stopped, catalogue)
 
     def chosen_experiment(self, fitted: Fitted) -> Experiment:
@@ -395,18 +406,6 @@ class Racer:
         if best is None:
             raise InputError(f"{self.name}: its checkpoint is damaged: start over with --fresh")
         return best
-
-    @cached_property
-    def _histories(self) -> Histories:
-        return self.context.dataset.histories("valid")
-
-    @cached_property
-    def _steps(self) -> int:
-        """Steps of a pass over the training part."""
-        return self._num_steps(self._histories)
-
-    def _num_steps(self, histories: Histories) -> int:
-        return max(len(build_batches(self.kind.experiment, histories)), 1)
 
     def _train(
         self,
@@ -425,3 +424,8 @@ class Racer:
         except Exception as error:
             logger.debug("%s", self.name, exc_info=True)
             raise InputError(f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def names_of(racers: Sequence[Racer]) -> str:
+    """Return the names of racers as people read them."""
+    return " and ".join(racer.name for racer in racers)

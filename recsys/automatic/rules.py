@@ -1,7 +1,7 @@
 """The rule that turns facts about a log into its split, and into the settings that are raced.
 
-Sizes follow from the facts; the race decides on the kind of model. The rule was made from logs of
-several kinds (docs/results.md has the measurements) and never reads a held-out purchase.
+Sizes follow from the facts; the race decides on the kind of model. The rule never reads a held-out
+purchase; docs/results.md has the measurements that it was made from.
 """
 
 from __future__ import annotations
@@ -86,9 +86,7 @@ class Plan:
     preset: Preset = "balanced"
     """How many kinds of model are raced."""
     seed: int = 0
-    """Of the weights, the batches and the samples."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    """The MLflow store."""
     fresh: bool = False
     """Whether to forget a run of that name that was interrupted."""
 
@@ -111,12 +109,11 @@ def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> S
 
     Timestamps [N] ascend for each user, from offsets [U + 1] on.
     """
-    users = len(offsets) - 1
+    users, split = len(offsets) - 1, GlobalTime()
     usual = int(np.count_nonzero(np.diff(offsets) >= _NEEDED))
     least = max(min(_FEW, _FEW_USERS * users), _LEAST_SHARE * users)
     if usual >= least or pl.Series(np.asarray(timestamps[offsets[:-1]])).n_unique() == 1:
         return None
-    split = GlobalTime()
     try:
         first, second, last = cut_points(split, timestamps, offsets).T
     except InputError:
@@ -134,13 +131,10 @@ def choose_split(timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> S
 class LogFacts:
     """What the training part of a log looks like, with the catalogue of the validation part."""
 
-    users: int
-    """Users with at least two interactions, of which a model can learn."""
     items: int
-    """Size of the catalogue."""
     interactions: int
     long_length: float
-    """The 98th percentile of their number of interactions."""
+    """98% of the users with two interactions or more have at most so many."""
     repeat_share: float
     """Share of a user's interactions, the first excepted, with an item that the user had before."""
     has_times: bool
@@ -152,7 +146,7 @@ class LogFacts:
 
     @property
     def interactions_per_item(self) -> float:
-        """Mean number of interactions of an item."""
+        """The mean."""
         return self.interactions / max(self.items, 1)
 
     @classmethod
@@ -166,7 +160,6 @@ class LogFacts:
         lengths = histories.lengths
         learnable = lengths[lengths >= 2]
         return cls(
-            users=len(learnable),
             items=dataset.num_items,
             interactions=len(histories.items),
             long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
@@ -181,8 +174,7 @@ def _has_times(histories: Histories) -> bool:
     if histories.times is None:
         return False
     within = histories.users[1:] == histories.users[:-1]
-    steps = pl.Series(np.diff(histories.times)[within])
-    return steps.n_unique() > _SEQUENCE_NUMBER_STEPS
+    return pl.Series(np.diff(histories.times)[within]).n_unique() > _SEQUENCE_NUMBER_STEPS
 
 
 def _repeat_share(histories: Histories) -> float:
@@ -195,7 +187,14 @@ def _read_column(name: str, dataset: PreparedDataset) -> Feature:
     """Return how the models read a kept column, by its values in training."""
     table = dataset.interaction_table
     training = table.filter(dataset.in_training)
-    feature, values = _feature_of(training[name]), present(training[name])
+    column, values = training[name], present(training[name])
+    feature = Feature(kind="number", column=name)
+    if column.dtype.is_nested():
+        feature = Feature(kind="categories", column=name)
+    elif not column.dtype.is_numeric():
+        numbers = numbers_in(values)  # integers that are text are codes, such as 007
+        if numbers.dtype != pl.Float64 or numbers.null_count():
+            feature = Feature(column=name)
     reader = COLUMN_CLASSES[feature.kind]
     reader.read(FeatureCells("interaction", feature, table))
     different = reader.fit(FeatureCells("interaction", feature, training)).num_categories
@@ -206,16 +205,6 @@ def _read_column(name: str, dataset: PreparedDataset) -> Feature:
             "interactions: a model reads numbers, and few values that are no dates"
         )
     return feature
-
-
-def _feature_of(column: pl.Series) -> Feature:
-    if column.dtype.is_nested():
-        return Feature(kind="categories", column=column.name)
-    if not column.dtype.is_numeric():
-        numbers = numbers_in(present(column))  # integers that are text are codes, such as 007
-        if numbers.dtype != pl.Float64 or numbers.null_count():
-            return Feature(column=column.name)
-    return Feature(kind="number", column=column.name)
 
 
 # --- Settings ------------------------------------------------------------------------------------
@@ -231,19 +220,18 @@ def choose_settings(facts: LogFacts) -> list[Choice]:
     repeats = f"{facts.repeat_share:.1%} of the later interactions repeat an item of the user"
     length = next((n for n in _LENGTHS if n >= facts.long_length), _LENGTHS[-1])
     longest = f"98% of the users have at most {facts.long_length:.0f} interactions"
-    density, dim = facts.interactions_per_item, 64
-    if facts.interactions >= _MANY_INTERACTIONS and density >= _SPARSE:
+    number, density, dim = facts.interactions, facts.interactions_per_item, 64
+    if number >= _MANY_INTERACTIONS and density >= _SPARSE:
         dim = 128
-    elif facts.interactions < _FEW_INTERACTIONS:
+    elif number < _FEW_INTERACTIONS:
         dim = 48
     dropout = 0.5 if density < _SPARSE else 0.35 if density < _DENSE else 0.25
-    tokens = 2 ** round(math.log2(max(facts.interactions, 1) / _STEPS_PER_PASS))
-    tokens = max(512, min(8192, tokens))
+    tokens = min(max(2 ** round(math.log2(max(number, 1) / _STEPS_PER_PASS)), 512), 8192)
     steps = f"about {_STEPS_PER_PASS} steps per pass over the log where possible"
     choices = [
         Choice("evaluation.seen", seen, f"{repeats}: {counted}"),
         Choice("model.max_sequence_length", str(length), longest),
-        Choice("model.embedding_dim", str(dim), f"{facts.interactions:,} interactions"),
+        Choice("model.embedding_dim", str(dim), f"{number:,} interactions"),
         Choice("model.dropout", str(dropout), f"{density:.0f} interactions per item"),
         Choice("training.batch_tokens", str(tokens), steps),
         Choice("training.learning_rate", "0.004", "constant: weights are averaged"),
@@ -276,29 +264,26 @@ def propose(
     facts: LogFacts, settings: Sequence[Choice], data: DataConfig, plan: Plan
 ) -> list[Kind]:
     """Return the kinds of model of a race with their settings, the most likely to win first."""
-    overrides = [f"{choice.setting}={choice.value}" for choice in settings]
-    overrides = [override for override in overrides if not override.startswith(_FEATURES)]
+    overrides = [f"{name}={value}" for name, value, _ in settings if name != _FEATURES]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     if facts.repeat_share >= _REPEATS:
         order = _REPEAT_ORDER
-    models = _models(facts)
-    features = [feature.model_dump() for feature in facts.features]
-    kinds = []
+    models, kinds = _models(facts), []
     for name in order[: _NUM_KINDS[plan.preset]]:
         description, cost, model = models[name]
-        # Seen items kept in the loss: better for a filtered dot product, worse for the others.
-        exclude_seen = False if name == _DOT and model.get("filter") else None
+        training = {
+            "refit": True,
+            # Seen items kept in the loss: better for a filtered dot product, worse for the others.
+            "exclude_seen": False if name == _DOT and model.get("filter") else None,
+            "decay_fraction": 0.0,  # a training may pause and end after any epoch
+            "average_weights": True,
+        }
         tree = {
             "name": plan.name,
             "seed": plan.seed,
             "data": data,
-            "model": {**model, "interaction_features": features},
-            "training": {
-                "refit": True,
-                "exclude_seen": exclude_seen,
-                "decay_fraction": 0.0,  # a training may pause and end after any epoch
-                "average_weights": True,
-            },
+            "model": {**model, "interaction_features": facts.features},
+            "training": training,
             "count_ensemble": {},
             "tracking": plan.tracking,
         }
@@ -308,15 +293,14 @@ def propose(
 
 def _models(facts: LogFacts) -> dict[str, tuple[str, float, dict[str, Any]]]:
     """Return description, cost and model section (without sizes) of each kind, by its name."""
+    repeats, sparse = facts.repeat_share >= _REPEATS, facts.interactions_per_item < _SPARSE
     blocks: dict[str, Any] = {"num_blocks": 2, "num_heads": 2}
     transformer = {**blocks, "feed_forward_dim": 256}
     gated = {**transformer, "norm": "gated", "activation": "swiglu", "positions": "rotary"}
-    half_life = 50 if facts.repeat_share >= _REPEATS else 3
-    sparse = facts.interactions_per_item < _SPARSE
     filtered = ", with a filter beside attention," * sparse
     plain = {**transformer, "norm": "post", "filter": True} if sparse else transformer
     dot, attention = {"kind": "dot_product"}, {"kind": "target_attention", "head_dim": 32}
-    summed = {**attention, "num_heads": 1, "pooling": "sum", "half_life": half_life}
+    summed = {**attention, "num_heads": 1, "pooling": "sum", "half_life": 50 if repeats else 3}
     averaged = {**attention, "num_heads": 2, "half_life": (2, 20)}
     times = "past" if facts.has_times else "none"
     hstu = {**blocks, "kind": "hstu", "times": times, "head": dot}

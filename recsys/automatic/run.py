@@ -8,7 +8,7 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,7 +20,7 @@ import torch
 from rich.progress import Progress
 
 from recsys.automatic.clock import Clock, measure, parse_time_limit
-from recsys.automatic.race import Finished, finish, race, tell_outcomes, train_on, tune_baselines
+from recsys.automatic.race import Finished, finish, race, train_on, tune_baselines
 from recsys.automatic.racer import Context, MeasuredBaseline, Racer, State
 from recsys.automatic.rules import (
     BY_DATE,
@@ -41,8 +41,7 @@ from recsys.data.sources import find_named_dataset, source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables import RankTable
-from recsys.experiments.baselines import fit_baseline, fit_baseline_bundle
+from recsys.experiments.baselines import beside, fit_baseline
 from recsys.experiments.fit import FinalScorer, evaluate_and_write, final_scorer
 from recsys.experiments.results import Run, check_out, timed
 from recsys.folders.atomic import new_file
@@ -76,8 +75,6 @@ class Answer(NamedTuple):
     """What was chosen, and why."""
     experiment: Experiment
     """The settings that repeat it."""
-    baseline: str | None = None
-    """The name of the baseline, if that is the answer."""
     beaten: str | None = None
     """The id of the run of the model, if a baseline is better."""
 
@@ -87,8 +84,6 @@ class FittedLog:
     """A log with the recommender that was made for it."""
 
     context: Context
-    choices: list[Choice]
-    """The settings that follow from the log, with their reasons."""
     answer: Answer
     other_runs: list[str]
     """The MLflow runs beside the answer: of the model that it beat, and of baselines."""
@@ -123,42 +118,38 @@ def fit_log(
         InputError: the log, a setting or the store is invalid; nothing is held out to choose or to
             test on, or there is nothing to train on.
     """
-    # From the start: the seconds pass while libraries are loaded and a store is made, too.
-    started = time.monotonic() if started is None else started
     if plan.preset not in TIME_LIMITS:
         raise InputError(f"preset {plan.preset!r}: must be one of {', '.join(TIME_LIMITS)}")
     parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
-    clock = Clock(limit, started=started)
+    clock = Clock(limit, started=time.monotonic() if started is None else started)
     if isinstance(source, str | os.PathLike):
         find_named_dataset(os.fspath(source))  # refuses what is not there at once
     for folder in (plan.out, plan.beaten):
         check_out(folder)  # before a dataset of that name is replaced
-    phases, name = dict[str, float](), plan.name
+    phases, settings, name = dict[str, float](), with_words(config, words), plan.name
     with timed(phases, "preparation"), shown() as view, stage(f"{name}: reading", progress=view):
-        dataset, choices = _prepare(source, name, with_words(config, words), items, users)
+        dataset, choices = _prepare(source, name, settings, items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), shown() as view:
-        show, command = show_steps(view, name, clock), without_password(command)
-        return run_automatically(dataset, plan, clock, choices, view, show, phases, command)
+        return _run(dataset, plan, clock, choices, view, phases, without_password(command))
 
 
-def run_automatically(
+def _run(
     dataset: PreparedDataset,
     plan: Plan,
     clock: Clock,
     choices: list[Choice],
     progress: Progress,
-    announce: Callable[[str], None],
     phases: dict[str, float],
     command: str,
 ) -> FittedLog:
-    """Choose settings for a prepared log, train, test once, and write the page; see `fit_log`."""
+    """Choose settings for a prepared log, train, test once, and write the page."""
     facts = LogFacts.of(dataset)
     settings = choose_settings(facts)
     kinds = propose(facts, settings, dataset.config, plan)
-    protocol, choices = kinds[0].experiment, [*choices, *settings]
-    for choice in choices:
+    protocol, announce = kinds[0].experiment, _announcing(progress, plan.name, clock)
+    for choice in (choices := [*choices, *settings]):
         logger.debug("%s: %s (%s)", *choice)
     encoders = Encoders.fit(protocol.model, dataset)  # all kinds read the same features
     dataset = encoders.read(dataset)
@@ -170,8 +161,8 @@ def run_automatically(
     if state.speed is None:
         announce("measuring how fast a model is")
         cheapest = min(kinds, key=lambda kind: kind.cost)
-        words = cheapest.experiment, cheapest.cost, dataset, catalogue, held_out.valid
-        state.speed = measure(*words)
+        known = dataset, catalogue, held_out.valid
+        state.speed = measure(cheapest.experiment, cheapest.cost, *known)
     samples = state.speed.sample(held_out, clock.limit, plan.seed)
     averages = plan.preset != "fast" and not facts.features  # no mean reads features
     run = plan, dataset, catalogue, samples, state.speed, clock, state, averages
@@ -179,16 +170,16 @@ def run_automatically(
     finished, reason = train_models(context, kinds)
     context.say("testing")
     if finished is None:
-        tell_outcomes(context)
         answer = answer_with_baseline(context, state.baselines[0], protocol, reason)
     else:
         choices += [finished.averaging] if finished.averaging else []
         answer = answer_with_model(context, finished, protocol)
-    again = ["recsys", "train", str(plan.out / artifacts.SETTINGS), "--data", str(dataset.path)]
-    again = [*again, "--set", f"name={plan.name}-again"]
-    text = f"# {answer.sentence}\n# {shlex.join(again)}\n{dump_experiment(answer.experiment)}"
-    with new_file(plan.out / artifacts.SETTINGS) as file:
-        file.write_text(text, encoding="utf-8")
+    file = plan.out / artifacts.SETTINGS
+    words = ["recsys", "train", str(file), "--data", str(dataset.path), "--set"]
+    again = shlex.join([*words, f"name={plan.name}-again"])
+    with new_file(file) as new:
+        text = f"# {answer.sentence}\n# {again}\n{dump_experiment(answer.experiment)}"
+        new.write_text(text, encoding="utf-8")
     with timed(phases, "baselines"):
         runs = evaluate_baselines(context, answer, protocol)
     runs = [answer.beaten, *runs] if answer.beaten else runs
@@ -196,7 +187,7 @@ def run_automatically(
     with timed(phases, "page"):
         page = write_page(context, answer, runs, choices, command)
     state.remove()  # not before: a run that is killed here resumes
-    return FittedLog(context, choices, answer, runs, page, clock.spent)
+    return FittedLog(context, answer, runs, page, clock.spent)
 
 
 def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, str]:
@@ -287,16 +278,16 @@ def name_of(source: TableSource) -> str:
     return re.sub(r"[^\w.-]+", "-", source_name(str(source))).strip("-.") or "recommender"
 
 
-def show_steps(progress: Progress, name: str, clock: Clock) -> Callable[[str], None]:
+def _announcing(progress: Progress, name: str, clock: Clock) -> Callable[[str], None]:
     """Return what shows the time left of the whole run, and what is tried."""
     task = progress.add_task(name, total=clock.limit, status="")
 
-    def show(what: str) -> None:
+    def announce(what: str) -> None:
         logger.debug("%s: %s; %.0f s left", name, what, clock.left)
-        ends, spent = progress.get_time() + clock.left, clock.spent
-        progress.update(task, completed=spent, ends=ends, status=what)
+        ends = progress.get_time() + clock.left
+        progress.update(task, completed=clock.spent, ends=ends, status=what)
 
-    return show
+    return announce
 
 
 # --- The answer ----------------------------------------------------------------------------------
@@ -311,11 +302,11 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
     words = context.dataset, context.held_out, finished.fitted, context.progress
     with timed(context.phases, "evaluation"):
         final = final_scorer(finished.experiment, *words)
-    quality, alone = _ndcg(final.valid), _ndcg(final.valid_alone)
+    tables = final.valid, final.valid_alone
+    quality, alone = (float(table.values("ndcg_at_10").mean()) for table in tables)
     figures = f"{quality:.4f} of {finished.name} with counts, {alone:.4f} of it alone"
     if best is not None and quality < (1 + _GAIN) * best.ndcg_at_10:
-        for racer in (racer for racer in context.racers if racer.won):
-            racer.won, racer.outcome = False, "the best model, but a baseline is better"
+        context.is_beaten = True
         answer = answer_with_baseline(context, best, protocol, figures)
         beaten = _test(context, final, context.plan.beaten, answer.run.run_id)
         return answer._replace(beaten=beaten.run_id)
@@ -364,10 +355,9 @@ def answer_with_baseline(
     tree = {**shared, "baseline": best.name, "training": {"refit": True}}
     chosen, words = Experiment.model_validate(tree), (context.dataset, context.plan.out)
     test = context.held_out.test
-    run = fit_baseline_bundle(chosen, *words, tuned=best.tuned, test=test, answer=name)
+    run = fit_baseline(chosen, *words, tuned=best.tuned, test=test, answer=name)
     quality = f"validation NDCG@10 {best.ndcg_at_10:.4f}"
-    sentence = f"The answer is {name}, a baseline: {quality}, and {reason}."
-    return Answer(run, sentence, chosen, best.name)
+    return Answer(run, f"The answer is {name}, a baseline: {quality}, and {reason}.", chosen)
 
 
 def evaluate_baselines(context: Context, answer: Answer, protocol: Experiment) -> list[str]:
@@ -375,16 +365,16 @@ def evaluate_baselines(context: Context, answer: Answer, protocol: Experiment) -
 
     Ctrl-C leaves out the rest. The ids of their MLflow runs are returned.
     """
-    clock, test, parent = context.clock, context.held_out.test, answer.run.run_id
-    others = [b for b in context.state.baselines if b.name != answer.baseline]
-    runs: list[str] = []
+    clock, test, runs = context.clock, context.held_out.test, list[str]()
+    others = [b for b in context.state.baselines if b.name != answer.experiment.baseline]
     try:
         for baseline in others:
             if runs and clock.left < clock.seconds_of_page:
                 break
             context.say(f"testing baseline {len(runs) + 1} of {len(others)}: {baseline.name}")
-            words = baseline.name, protocol, context.dataset
-            runs.append(fit_baseline(*words, tuned=baseline.tuned, test=test, parent=parent))
+            words = beside(protocol, baseline.name), context.dataset, None
+            tuned, parent = baseline.tuned, answer.run.run_id
+            runs.append(fit_baseline(*words, tuned=tuned, test=test, parent=parent).run_id)
     except KeyboardInterrupt:
         logger.warning("Ctrl-C: %d of %d baselines are tested", len(runs), len(others))
     return runs
@@ -397,10 +387,6 @@ def words_for(baseline: str) -> str:
     ('PCTM', 'item knn')
     """
     return "PCTM" if baseline == "pctm" else baseline.replace("_", " ")
-
-
-def _ndcg(ranks: RankTable) -> float:
-    return float(ranks.values("ndcg_at_10").mean())
 
 
 # --- The page ------------------------------------------------------------------------------------
@@ -425,14 +411,14 @@ def write_page(
         date=datetime.now(UTC),
         seconds=context.clock.spent,
         choices=choices,
-        racers=[*map(_of_racer, context.racers), *map(_of_baseline, context.state.baselines)],
+        racers=[*_racers_of(context)],
         examples=examples_of(recommender, dataset, seconds=context.clock.seconds_of_page / 2),
         versions=_versions(),
     )
     return write_run_report(out / artifacts.REPORT, report)
 
 
-def _versions() -> Mapping[str, str]:
+def _versions() -> dict[str, str]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "peak memory": f"{peak_memory_mib()[artifacts.PEAK_MEMORY]:,.0f} MiB",
@@ -442,12 +428,11 @@ def _versions() -> Mapping[str, str]:
     }
 
 
-def _of_racer(racer: Racer) -> run_page.Racer:
-    words = racer.name, racer.kind.description, tuple(racer.points)
-    return run_page.Racer(*words, racer.outcome, racer.won)
-
-
-def _of_baseline(baseline: MeasuredBaseline) -> run_page.Racer:
-    settings = "" if baseline.settings == "None" else baseline.settings
-    point = RacePoint(baseline.seconds, 0, baseline.ndcg_at_10)
-    return run_page.Racer(baseline.name, settings, (point,), "a baseline, tuned")
+def _racers_of(context: Context) -> Iterator[run_page.Racer]:
+    for racer in context.racers:
+        words = racer.name, racer.kind.description, tuple(racer.points)
+        yield run_page.Racer(*words, racer.outcome, racer.won)
+    for baseline in context.state.baselines:
+        settings = "" if baseline.settings == "None" else baseline.settings
+        point = RacePoint(baseline.seconds, 0, baseline.ndcg_at_10)
+        yield run_page.Racer(baseline.name, settings, (point,), "a baseline, tuned")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,7 @@ from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
-from recsys.tracking.artifacts import FIT_SECONDS, TUNE_SECONDS
 from recsys.tracking.tracker import git_commit, track
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The settings of a baseline that validation chose."""
-
-    settings: Any
-    """None if it has none."""
-    seconds: float
-    """How long the choice took."""
 
 
 def baselines_of(experiment: Experiment, dataset: PreparedDataset) -> list[str]:
@@ -53,6 +42,11 @@ def baseline_settings(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in flatten(experiment).items() if key.startswith(decisive)}
 
 
+def beside(experiment: Experiment, name: str) -> Experiment:
+    """Return the experiment of a baseline under the protocol of another, called NAME-BASELINE."""
+    return experiment.model_copy(update={"name": f"{experiment.name}-{name}", "baseline": name})
+
+
 def fit_baselines(
     names: Sequence[str],
     experiment: Experiment,
@@ -60,40 +54,21 @@ def fit_baselines(
     progress: Progress | None = None,
     parent: str | None = None,
 ) -> list[str]:
-    """Fit and log baselines one after the other as `fit_baseline`; return the ids of their runs."""
+    """Fit and log baselines beside an experiment, without bundles; return the ids of their runs."""
     runs = []
     with stage("baselines", progress=progress) as line:
         for number, name in enumerate(names, 1):
             line.say(f"{number} of {len(names)}: {name}")
-            runs.append(fit_baseline(name, experiment, dataset, parent=parent))
+            runs.append(fit_baseline(beside(experiment, name), dataset, parent=parent).run_id)
     return runs
 
 
 def fit_baseline(
-    name: str,
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    *,
-    tuned: Tuned | None = None,
-    test: Holdout | None = None,
-    parent: str | None = None,
-) -> str:
-    """Fit a baseline as `fit_baseline_bundle` without a bundle, called NAME-BASELINE.
-
-    Returns:
-        The id of the MLflow run.
-    """
-    changes = {"name": f"{experiment.name}-{name}", "baseline": name}
-    baseline = experiment.model_copy(update=changes)
-    return fit_baseline_bundle(baseline, dataset, tuned=tuned, test=test, parent=parent).run_id
-
-
-def fit_baseline_bundle(
     experiment: Experiment,
     dataset: PreparedDataset,
     out: Path | None = None,
     *,
-    tuned: Tuned | None = None,
+    tuned: tuple[Any, float] | None = None,
     test: Holdout | None = None,
     answer: str | None = None,
     parent: str | None = None,
@@ -106,11 +81,10 @@ def fit_baseline_bundle(
     Args:
         experiment: with a baseline.
         dataset: the prepared dataset.
-        out: the folder of the bundle and the tables, which is replaced; see `check_out`. If None,
-            there is no bundle.
-        tuned: its settings, where validation has chosen them already.
+        out: the folder of the bundle and the tables, which is replaced; no bundle if None.
+        tuned: its settings where validation has chosen them, and the seconds that this took.
         test: the test targets to evaluate on; all of them if None.
-        answer: the answer of an automatic run in words, which is logged as the tag of that name.
+        answer: what the bundle and the MLflow tag ``answer`` call it, if anything.
         parent: see `track`.
 
     Raises:
@@ -134,16 +108,14 @@ def fit_baseline_bundle(
             tracker.tag(artifacts.ANSWER, answer)
         baseline, started = BASELINES[name], time.perf_counter()
         if tuned is None:
-            chosen = baseline.choose(dataset, evaluation.seen)
-            tuned = Tuned(chosen, time.perf_counter() - started)
-        chosen, started = tuned.settings, time.perf_counter()
+            tuned = baseline.choose(dataset, evaluation.seen), time.perf_counter() - started
+        (chosen, tuning), started = tuned, time.perf_counter()
         if chosen is not None:
-            tracker.log_settings(
-                {f"baseline.{key}": value for key, value in asdict(chosen).items()}
-            )
+            known = {f"baseline.{key}": value for key, value in asdict(chosen).items()}
+            tracker.log_settings(known)
         scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
         fitting = time.perf_counter() - started
-        seconds = {TUNE_SECONDS: tuned.seconds, FIT_SECONDS: fitting}
+        seconds = {artifacts.TUNE_SECONDS: tuning, artifacts.FIT_SECONDS: fitting}
         tested = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
         lists = evaluate_lists({"lists": scorer}, dataset, "test", evaluation.seen)
         results = Results(evaluation.cutoffs, tested, lists)
@@ -163,5 +135,5 @@ def fit_baseline_bundle(
             results.log(tracker, out, seconds)
     return Run(
         *(tracker.run_id, experiment.tracking, (out or Path()) / artifacts.BUNDLE, 0),
-        *({}, results.test_metrics, tuned.seconds + fitting, results.headline),
+        *({}, results.test_metrics, tuning + fitting, results.headline),
     )

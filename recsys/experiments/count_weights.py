@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.counts import (
@@ -37,20 +36,18 @@ _FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
 """Multiples of the weight of some counts that are tried once the others are weighed."""
 
 
-class Choice(NamedTuple):
-    """The count ensemble that validation chose."""
+class WeighedCounts(NamedTuple):
+    """The count ensemble that validation chose; a weight is 0 where the model is better without."""
 
     settings: PCTMSettings
     weight: float
-    """Weight of the transition counts; 0 if the model ranks better without them."""
+    """Of the transition counts."""
     repeat_weight: float
-    """Weight of the repeat counts; 0 if the model ranks better without them."""
     recent_weight: float
-    """Weight of the recent popularity; 0 if the model ranks better without it."""
     recent_share: float
-    """The share of the interactions that it is counted in."""
+    """The newest interactions, whose popularity is counted."""
     ranks: RankTable
-    """Ranks of the validation targets by the sum of the model and the counts."""
+    """Of the validation targets, by the sum of the model and the counts."""
 
     def counted(self, dataset: PreparedDataset, before: Part) -> CountEnsemble:
         """Return the count ensemble of all interactions before a part of the split."""
@@ -96,7 +93,7 @@ def choose_count_ensemble(
     weights: Sequence[float],
     grid: Sequence[PCTMSettings] = GRID,
     recent: Sequence[float] = RECENT,
-) -> Choice:
+) -> WeighedCounts:
     """Return the settings and weights with the best validation NDCG@10; ties go to the first.
 
     If seen items are ranked, the repeat counts are weighted first; then the transition counts on
@@ -134,7 +131,7 @@ def choose_count_ensemble(
             else:
                 terms.append((scorer, 0.0))
     repeats, followed, popular = (weight for _, weight in terms[1:])
-    return Choice(grid[way], followed, repeats, popular, recent[share], ranks)
+    return WeighedCounts(grid[way], followed, repeats, popular, recent[share], ranks)
 
 
 def _best_weight(
@@ -148,23 +145,13 @@ def _best_weight(
     tried = [(0, 0.0), *((index, weight) for index in range(len(counts)) for weight in weights)]
     ranks = np.empty((len(tried), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
-        chosen, some = holdout.slice_after(batch)
-        known, targets, rows = some.histories, some.targets, some.history_rows
-        sums = _sums(
-            model.score(known).cpu(), [counted.score(known) for counted in counts], weights
-        )
-        for trial, scores in enumerate(sums):
-            ranks[trial, chosen] = rank_targets(Scored(scores), known, targets, seen, rows=rows)
+        chosen, sliced = holdout.slice_after(batch)
+        known, targets, rows = sliced.histories, sliced.targets, sliced.history_rows
+        scores, counted = model.score(known).cpu(), [scorer.score(known) for scorer in counts]
+        for trial, (index, weight) in enumerate(tried):
+            summed = Scored(scores.add(counted[index], alpha=weight) if trial else scores)
+            ranks[trial, chosen] = rank_targets(summed, known, targets, seen, rows=rows)
     tables = [rank_table(row, holdout, "valid", model.num_items, seen) for row in ranks]
     quality = [float(table.values("ndcg_at_10").mean()) for table in tables]
     best = int(np.argmax(quality))
-    index, weight = tried[best]
-    return index, weight, tables[best]
-
-
-def _sums(scores: Tensor, counts: Sequence[Tensor], weights: Sequence[float]) -> Iterator[Tensor]:
-    """Yield the model's scores, then their sums with each of the counts at each weight."""
-    yield scores
-    for counted in counts:
-        for weight in weights:
-            yield scores.add(counted, alpha=weight)
+    return *tried[best], tables[best]

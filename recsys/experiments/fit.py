@@ -6,8 +6,7 @@ import glob
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from recsys.evaluation.held_out import (
     with_segments,
 )
 from recsys.evaluation.tables import RankTable
-from recsys.experiments.baselines import fit_baseline_bundle
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.results import Results, Run, check_out, timed
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
@@ -61,8 +60,8 @@ def fit(
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, write and log the results.
 
-    An experiment with a ``baseline`` trains nothing: see `fit_baseline_bundle`. Ctrl-C ends the
-    training early, or skips the refit, and the best epoch so far is used; the run is then tagged
+    An experiment with a ``baseline`` trains nothing: see `fit_baseline`. Ctrl-C ends the training
+    early, or skips the refit, and the best epoch so far is used; the run is then tagged
     ``interrupted``. A run that ended in another way, or before the last member of a mean was in
     training, resumes from its checkpoint, ``OUT.checkpoint`` (of a member ``OUT.checkpoint.N``),
     with the same result as an uninterrupted one. Of processes started by torchrun the first one
@@ -92,10 +91,15 @@ def fit(
             if process() > 0:
                 raise SystemExit
             check_out(out)
-            return fit_baseline_bundle(experiment, dataset, out)
-        return _fit(
-            experiment, dataset, out, progress, {} if phases is None else phases, fresh=fresh
-        )
+            return fit_baseline(experiment, dataset, out)
+        phases = {} if phases is None else phases
+        try:
+            return _fit(experiment, dataset, out, progress, phases, fresh)
+        except RecordError as error:
+            raise RecordError(
+                f"{error}; {out} has the bundle and all figures, and the same command records them "
+                "without training again"
+            ) from error
 
 
 def _fit(
@@ -104,7 +108,6 @@ def _fit(
     out: Path,
     progress: Progress | None,
     phases: dict[str, float],
-    *,
     fresh: bool,
 ) -> Run:
     start = plan_start(experiment.with_data(dataset.config), dataset, out)
@@ -127,12 +130,11 @@ def _fit(
         members = out.parent.glob(f"{glob.escape(name)}.[0-9]*")
         for path in (out.with_name(name), *members):
             path.unlink(missing_ok=True)
-    family, settings = experiment.family, flatten(experiment)
+    settings = experiment.family, flatten(experiment)
     latest = next((state for state in reversed(found) if state is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
     with (
-        _kept_in(out),
-        track(experiment, dataset, family, settings, candidates, run_id) as tracker,
+        track(experiment, dataset, *settings, candidates, run_id) as tracker,
         shown(progress) as view,
     ):
         reset_peak_memory()
@@ -142,11 +144,10 @@ def _fit(
             seconds = time.perf_counter() - started
             files[index].write(Checkpoint(tracker.run_id, seconds, state, chosen))
 
-        fitted = train(
-            report=lambda epoch, metrics: tracker.log_metrics(metrics, epoch),
-            save=save,
-            progress=view,
-        )
+        def report(epoch: int, metrics: dict[str, float]) -> None:
+            tracker.log_metrics(metrics, epoch)
+
+        fitted = train(report=report, save=save, progress=view)
         seconds = time.perf_counter() - started
         validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in fitted.curve.epochs)
         phases |= {"training": seconds - validating, "validation": validating}
@@ -159,20 +160,22 @@ def _fit(
 
 
 class FinalScorer(NamedTuple):
-    """The scorer of a run and its validation ranks, with the count ensemble if there is one."""
+    """A trained model, its count ensemble if it has one, and what validation says of both.
+
+    On validation the model is that of the best epoch.
+    """
 
     experiment: Experiment
-    """All settings, with those of the data, and the precision that was settled on."""
+    """With the precision that was settled on."""
     fitted: Fitted
     model: Scorer
-    """The scorer of the model alone."""
+    """The model alone."""
     count_ensemble: CountEnsemble | None
     valid: RankTable
-    """Ranks of the validation targets by the model of the best epoch, with any count ensemble."""
+    """With the count ensemble."""
     valid_alone: RankTable
-    """Ranks of the validation targets by the model of the best epoch, without it."""
     temperature: float | None
-    """That of its probabilities, fitted on validation with the model of the best epoch."""
+    """Of the probabilities."""
 
 
 def final_scorer(
@@ -213,16 +216,8 @@ def evaluate_and_write(
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
 
-    Args:
-        final: the trained model.
-        dataset: the dataset with the features that the model reads.
-        held_out: the targets of both parts.
-        candidates: the items that test targets are ranked among; all if None.
-        phases: the seconds of training and validation; those of what follows are added.
-        out: the folder to write.
-        tracker: the open run.
-        progress: the view to show it in. If None, a new one.
-        answer: what the bundle and the MLflow tag ``answer`` call the model, if anything.
+    ``phases`` has the seconds of training and validation, and gets those of what follows;
+    ``answer`` is what the bundle and the MLflow tag of that name call the model, if anything.
     """
     experiment, fitted, evaluation = final.experiment, final.fitted, final.experiment.evaluation
     counts = final.count_ensemble
@@ -233,11 +228,12 @@ def evaluate_and_write(
         tracker.tag("interrupted", "true")
     if answer is not None:
         tracker.tag(artifacts.ANSWER, answer)
-    testing = f"testing {experiment.name}"
+    testing, histories = f"testing {experiment.name}", len(held_out.test.histories)
     with timed(phases, "evaluation"):
-        with stage(testing, len(held_out.test.histories), progress) as line:
+        with stage(testing, histories, progress) as line:
+            shown_model = ReportingScorer(final.model, line.advance)
             test = evaluate_held_out(
-                *(ReportingScorer(final.model, line.advance), dataset, held_out.test, "test"),
+                *(shown_model, dataset, held_out.test, "test"),
                 *(evaluation, candidates, None if counts is None else counts.added_to),
             )
         with stage(testing, None, progress):
@@ -263,9 +259,11 @@ def evaluate_and_write(
     }
     costs |= {f"seconds_of/{phase}": took for phase, took in phases.items()} | peak_memory_mib()
     if counts is not None:
-        costs[artifacts.COUNT_WEIGHT] = counts.weight
-        costs[artifacts.REPEAT_WEIGHT] = counts.repeat_weight
-        costs[artifacts.RECENT_WEIGHT] = counts.recent_weight
+        costs |= {
+            artifacts.COUNT_WEIGHT: counts.weight,
+            artifacts.REPEAT_WEIGHT: counts.repeat_weight,
+            artifacts.RECENT_WEIGHT: counts.recent_weight,
+        }
     with timed(phases, "writing"):
         with new_folder(out) as folder:
             ModelBundle.write(
@@ -279,18 +277,6 @@ def evaluate_and_write(
         *(tracker.run_id, experiment.tracking, out / artifacts.BUNDLE, best_epoch),
         *(results.valid_metrics, results.test_metrics, seconds, results.headline),
     )
-
-
-@contextmanager
-def _kept_in(out: Path) -> Iterator[None]:
-    """Add to the message on an incomplete record what is kept, and how to complete it."""
-    try:
-        yield
-    except RecordError as error:
-        raise RecordError(
-            f"{error}; {out} has the bundle and all figures, and the same command records them "
-            "without training again"
-        ) from error
 
 
 def _check_generated(experiment: Experiment, dataset: PreparedDataset) -> None:

@@ -16,16 +16,11 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOut
 from recsys.evaluation.metrics import Interval, metric_names
-from recsys.evaluation.tables import NextListTable, RankTable, TopKTable
+from recsys.evaluation.tables import NextListTable, RankTable
 from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
-from recsys.tracking.registry import (
-    ModelFacts,
-    Registered,
-    local_bundle,
-    register_bundle,
-)
+from recsys.tracking.registry import ModelFacts, Registered, local_bundle, register_bundle
 from recsys.tracking.runs import find_run
 from recsys.tracking.tracker import Tracker
 
@@ -49,9 +44,9 @@ class Results:
     lists: Mapping[str, NextListTable]
     """Lists of next purchases: ``lists``; ``lists_best`` too of a model that generates them."""
     valid: RankTable | None = None
-    """The ranks of the validation targets, with segments; None for a baseline."""
+    """With segments; None for a baseline."""
     model_alone: Mapping[Part, RankTable] = field(default_factory=dict)
-    """The ranks, with segments, of a model without its count ensemble; empty if it has none."""
+    """With segments, of a model without its count ensemble; empty if it has none."""
 
     @cached_property
     def test_metrics(self) -> dict[str, Interval]:
@@ -68,19 +63,13 @@ class Results:
 
     @cached_property
     def headline(self) -> dict[str, float]:
-        """The test metrics that come first.
-
-        They are NDCG, recall and coverage at 10 (or the nearest cut-off), MRR, and recall at the
-        largest cut-off; coverage only where the metrics of the best items have it.
-        """
+        """NDCG and recall at 10 (or the nearest cut-off), MRR, recall at the largest, coverage."""
         k = min(self.cutoffs, key=lambda cutoff: abs(cutoff - 10), default=10)
-        names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr"]
-        names.append(f"recall_at_{max(self.cutoffs, default=k)}")
-        metrics = {
-            name: self.test_metrics[name].mean for name in names if name in self.test_metrics
-        }
-        coverage = self.test.metrics.get(f"coverage_at_{k}")
-        return metrics if coverage is None else metrics | {f"coverage_at_{k}": coverage}
+        largest = max(self.cutoffs, default=k)
+        names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr", f"recall_at_{largest}"]
+        known = {name: metric.mean for name, metric in self.test_metrics.items()}
+        known |= self.test.metrics
+        return {name: known[name] for name in (*names, f"coverage_at_{k}") if name in known}
 
     @cached_property
     def valid_metrics(self) -> dict[str, Interval]:
@@ -89,15 +78,14 @@ class Results:
 
     def save(self, folder: Path) -> None:
         """Write every table into the folder."""
-        tables: dict[str, RankTable | NextListTable | TopKTable]
-        tables = {artifacts.model_alone_file(part): t for part, t in self.model_alone.items()}
-        tables |= {artifacts.next_list_file("test", name): t for name, t in self.lists.items()}
-        tables[artifacts.rank_file("test")] = self.test.ranks
-        tables[artifacts.top_k_file("test")] = self.test.best
+        self.test.ranks.save(folder / artifacts.rank_file("test"))
+        self.test.best.save(folder / artifacts.top_k_file("test"))
         if self.valid is not None:
-            tables[artifacts.rank_file("valid")] = self.valid
-        for name, table in tables.items():
-            table.save(folder / name)
+            self.valid.save(folder / artifacts.rank_file("valid"))
+        for part, ranks in self.model_alone.items():
+            ranks.save(folder / artifacts.model_alone_file(part))
+        for name, lists in self.lists.items():
+            lists.save(folder / artifacts.next_list_file("test", name))
 
     def log(self, tracker: Tracker, folder: Path, costs: Mapping[str, float]) -> None:
         """Log all files of the folder that `save` wrote to, all metrics, and costs by name."""
@@ -107,10 +95,10 @@ class Results:
         if self.valid is not None:
             tracker.log_intervals("valid", self.valid_metrics)
         tracker.log_intervals("test", self.test_metrics)
-        names = metric_names(self.cutoffs)
         for part, table in self.model_alone.items():
-            intervals = table.summary(names)
-            tracker.log_intervals(part, {f"model_alone_{name}": intervals[name] for name in names})
+            intervals = table.summary(metric_names(self.cutoffs))
+            named = {f"model_alone_{name}": interval for name, interval in intervals.items()}
+            tracker.log_intervals(part, named)
         catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
         tracker.log_metrics({**costs, **catalogue})
 
@@ -135,19 +123,15 @@ class Run:
     valid: dict[str, Interval]
     """Validation metrics of the best epoch."""
     test: dict[str, Interval]
-    """Test metrics of the bundle, with those of its lists; see `Results.test_metrics`."""
+    """See `Results.test_metrics`."""
     seconds: float
-    """Seconds of training, validation and refit."""
+    """Of training, validation and refit."""
     headline: dict[str, float] = field(default_factory=dict)
-    """The test metrics that come first; see `Results.headline`."""
+    """See `Results.headline`."""
 
 
 def check_out(out: Path) -> None:
-    """Refuse, before hours of training, a folder that is no run or cannot be written.
-
-    Raises:
-        InputError: it is one of these.
-    """
+    """Refuse (`InputError`), before hours of training, what is no run or cannot be written."""
     if out.exists():
         there = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
         if foreign := there - artifacts.RUN_FILES:

@@ -16,7 +16,7 @@ from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, pool_folds
-from recsys.experiments.baselines import baseline_settings, baselines_of, fit_baseline
+from recsys.experiments.baselines import baseline_settings, baselines_of, beside, fit_baseline
 from recsys.experiments.fit import fit
 from recsys.folders.locks import BusyError, sole_use
 from recsys.progress import new_progress, shown, stage
@@ -26,19 +26,6 @@ from recsys.training.checkpoints import CheckpointError
 from recsys.training.refit import with_enough_epochs
 
 logger = logging.getLogger(__name__)
-
-
-class _Step(NamedTuple):
-    """One run of a suite."""
-
-    experiment: Experiment
-    baseline: str | None
-    """None for a training."""
-
-    @property
-    def name(self) -> str:
-        """The name of the run."""
-        return self.experiment.name + ("" if self.baseline is None else f"-{self.baseline}")
 
 
 def run_suite(
@@ -70,58 +57,59 @@ def run_suite(
         for number, entry in enumerate(suite.datasets, 1):
             protocol = suite.experiment(entry)
             dataset = prepared(protocol)
-            steps = list(_steps(suite, entry, protocol, dataset))
+            experiments = list(_experiments(suite, entry, protocol, dataset))
             title = f"{suite.name}: {entry.name}, {number} of {len(suite.datasets)} datasets"
-            bar = progress.add_task(title, total=len(steps), status="")
-            found = []
-            for step in progress.track(steps, task_id=bar):
-                progress.update(bar, status=step.name)
-                found.append(_run(step, dataset, out, progress))
-            runs[entry.name] = [run for run in found if run is not None]
+            bar = progress.add_task(title, total=len(experiments), status="")
+            runs[entry.name] = []
+            for experiment in progress.track(experiments, task_id=bar):
+                progress.update(bar, status=experiment.name)
+                run_id = _run(experiment, dataset, out / experiment.name, progress)
+                runs[entry.name] += [] if run_id is None else [run_id]
             progress.update(bar, status="")
     return runs
 
 
-def _steps(
+def _experiments(
     suite: Suite, entry: SuiteEntry, protocol: Experiment, dataset: PreparedDataset
-) -> Iterator[_Step]:
+) -> Iterator[Experiment]:
     for model in suite.models:
         for seed in suite.seeds:
             experiment = suite.experiment(entry, model, seed)
             with suppress(InputError):  # there is nothing to train on, as the training says too
                 experiment = with_enough_epochs(experiment, dataset)
-            yield _Step(experiment, None)
+            yield experiment
     names = baselines_of(protocol, dataset) if suite.baselines is None else suite.baselines
     for name in names[::-1]:
-        yield _Step(protocol, name)
+        yield beside(protocol, name)
 
 
-def _run(step: _Step, dataset: PreparedDataset, out: Path, progress: Progress) -> str | None:
-    """Return the id of the step's run, finished now or before; None if it was refused."""
-    experiment, name = step.experiment, step.name
-    if step.baseline is None:
-        model, settings = experiment.family, flatten(experiment)
-    else:
-        model, settings = step.baseline, baseline_settings(experiment)
-    if (done := finished_run(experiment.tracking, dataset, model, settings)) is not None:
+def _run(
+    experiment: Experiment, dataset: PreparedDataset, out: Path, progress: Progress
+) -> str | None:
+    """Return the id of an experiment's run, finished now or before; None if it was refused."""
+    name, is_model = experiment.name, experiment.baseline is None
+    settings = flatten(experiment) if is_model else baseline_settings(experiment)
+    identity = experiment.tracking, dataset, experiment.family, settings
+    if (done := finished_run(*identity)) is not None:
         logger.info("%s: already finished, run %s", name, done[:8])
         return done
     started = time.perf_counter()
     try:
-        if step.baseline is None:
-            run_id = fit(experiment, dataset, out / name, progress).run_id
-        else:
-            run_id = fit_baseline(step.baseline, experiment, dataset)
+        run = (
+            fit(experiment, dataset, out, progress)
+            if is_model
+            else fit_baseline(experiment, dataset)
+        )
     except (CheckpointError, BusyError):  # not skipped: trained epochs would be lost silently
         raise
     except InputError as error:
         logger.warning("%s: skipped: %s", name, error)
         return None
     # Ctrl-C ended the training early, without an exception
-    if finished_run(experiment.tracking, dataset, model, settings) is None:
+    if finished_run(*identity) is None:
         raise KeyboardInterrupt
-    logger.info("%s: %.0f s, run %s", name, time.perf_counter() - started, run_id[:8])
-    return run_id
+    logger.info("%s: %.0f s, run %s", name, time.perf_counter() - started, run.run_id[:8])
+    return run.run_id
 
 
 MODEL = "model"
@@ -150,10 +138,13 @@ def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDatas
             line.say(f"fold {number} of {len(datasets)}")
             update = {"name": f"{experiment.name}-fold-{number}", "data": dataset.config}
             fold = experiment.model_copy(update=update)
-            if name == MODEL:
-                runs.append(fit(fold, dataset, progress=view).run_id)
-            else:
-                runs.append(fit_baseline(name, fold, dataset))
+            is_model = name == MODEL
+            run = (
+                fit(fold, dataset, progress=view)
+                if is_model
+                else fit_baseline(beside(fold, name), dataset)
+            )
+            runs.append(run.run_id)
             line.advance()
     tables = [run.ranks for run in find_runs(runs, experiment.tracking, "test")]
     pooled = pool_folds(tables, [dataset.user_ids for dataset in datasets])

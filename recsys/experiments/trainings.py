@@ -24,7 +24,7 @@ from recsys.config import (
     flatten,
 )
 from recsys.data.histories import PAD
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
@@ -87,9 +87,8 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     if bundle.path.resolve() in ((out / artifacts.BUNDLE).resolve(), out.resolve()):
         raise InputError(f"{out}: the training would replace the model that it starts from")
     manifest = bundle.manifest
-    experiment = experiment.model_copy(
-        update={"start": start.model_copy(update={"digest": manifest.digest})}
-    )
+    recorded = start.model_copy(update={"digest": manifest.digest})
+    experiment = experiment.model_copy(update={"start": recorded})
     tokens = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
     counts = np.concatenate([[0], bundle.item_table["count"].to_numpy()])
     known = int((tokens != PAD).sum())
@@ -114,23 +113,16 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
 def _refuse_other_models(
     experiment: Experiment, start: StartConfig, bundle: ModelBundle, dataset: PreparedDataset
 ) -> None:
-    """Refuse a model that the training cannot start from."""
     manifest = bundle.manifest
     _refuse_baseline(bundle)
     if start.digest not in (None, manifest.digest):
         raise InputError(
             f"start.digest={start.digest}: {start.bundle} holds another model, {manifest.digest}"
         )
-    wanted, known = (
-        {
-            name: value
-            for name, value in flatten(settings).items()
-            if name.startswith("model.") and name not in _MAY_CHANGE
-        }
-        for settings in (experiment, bundle.experiment)
-    )
+    wanted, known = flatten(experiment), flatten(bundle.experiment)
     for name in sorted(wanted.keys() | known.keys(), key=lambda name: (name != "model.kind", name)):
-        if wanted.get(name) != known.get(name):
+        decides = name.startswith("model.") and name not in _MAY_CHANGE
+        if decides and wanted.get(name) != known.get(name):
             raise InputError(
                 f"{name}={wanted.get(name)}: {start.bundle} was trained with {known.get(name)}"
             )
@@ -170,21 +162,25 @@ def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
     return bool(early)
 
 
+def members_of(experiment: Experiment) -> list[Experiment]:
+    """Return the experiments of the members of a mean; none if the model is a single one."""
+    model = experiment.model
+    if not isinstance(model, AveragedConfig):
+        return []
+    return [member_experiment(experiment, member, i) for i, member in enumerate(model.members)]
+
+
 def checkpoint_files(
     out: Path, experiment: Experiment, dataset: PreparedDataset
 ) -> list[CheckpointFile]:
     """Return the checkpoint file of each training, beside the folder of the run."""
-    store = {
-        "tracking.uri": experiment.tracking.absolute_uri,
-        "tracking.experiment": experiment.tracking.experiment,
-    }
-    facts = decisive_facts(dataset, experiment.family, flatten(experiment)) | store
-    if not isinstance(experiment.model, AveragedConfig):
-        return [CheckpointFile(out.with_name(f"{out.name}.checkpoint"), facts)]
-    return [
-        CheckpointFile(out.with_name(f"{out.name}.checkpoint.{number}"), facts | {"member": number})
-        for number in range(1, len(experiment.model.members) + 1)
-    ]
+    facts = decisive_facts(dataset, experiment.family, flatten(experiment))
+    facts["tracking.uri"] = experiment.tracking.absolute_uri
+    facts["tracking.experiment"] = experiment.tracking.experiment
+    members = range(1, len(members_of(experiment)) + 1)
+    names = [(f"{out.name}.checkpoint.{n}", facts | {"member": n}) for n in members]
+    names = names or [(f"{out.name}.checkpoint", facts)]
+    return [CheckpointFile(out.with_name(name), known) for name, known in names]
 
 
 def train_all(
@@ -203,36 +199,25 @@ def train_all(
 
     Raises:
         KeyboardInterrupt: Ctrl-C before the training of the last member; see `train_and_refit`.
-        Terminated: SIGTERM.
     """
-    experiment, catalogue = start.experiment, start.catalogue
-    model = experiment.model
-    if not isinstance(model, AveragedConfig):
-        only = partial(save, 0)
-        return train_and_refit(
-            experiment, dataset, catalogue, valid, found[0], report, only, progress, start.warm
-        )
-    trained: list[Fitted] = []
-    for index, member in enumerate(model.members):
+    members = members_of(start.experiment)
+    words, trained = (dataset, start.catalogue, valid), list[Fitted]()
+    for index, experiment in enumerate(members or [start.experiment]):
         before = sum(len(earlier.curve.epochs) for earlier in trained)
 
         def later(epoch: int, metrics: dict[str, float], before: int = before) -> bool | None:
             return report(before + epoch, metrics)
 
+        keep = partial(save, index)
         fitted = train_and_refit(
-            member_experiment(experiment, member, index),
-            dataset,
-            catalogue,
-            valid,
-            found[index],
-            later,
-            partial(save, index),
-            progress,
+            experiment, *words, found[index], later, keep, progress, start.warm
         )
-        if fitted.interrupted and index < len(model.members) - 1:
+        if fitted.interrupted and index < len(members) - 1:
             raise KeyboardInterrupt  # there is no mean yet: the run resumes from its checkpoints
         trained.append(fitted)
-    mean = mean_of(experiment, dataset, catalogue, valid, trained)
+    if not members:
+        return trained[0]
+    mean = mean_of(start.experiment, *words, trained)
     report(len(mean.curve.epochs), mean.curve.epochs[-1])
     return mean
 
@@ -272,29 +257,24 @@ def mean_of(
     }
     validated = catalogue.restored_model(experiment.model, dataset.histories("valid"), weights)
     started = time.perf_counter()
-    scorer = ModelScorer(
-        validated.to(model.items.weight.device), experiment.model.max_sequence_length, trained=True
+    validated, length = (
+        validated.to(model.items.weight.device),
+        experiment.model.max_sequence_length,
     )
+    scorer = ModelScorer(validated, length, trained=True)
     ranks = evaluate(scorer, valid, "valid", experiment.evaluation.seen)
-    epochs = [epoch for member in members for epoch in member.curve.epochs]
-    epochs.append(
-        {
-            MONITOR: float(ranks.values("ndcg_at_10").mean()),
-            "epoch/valid_recall_at_10": float(ranks.values("recall_at_10").mean()),
-            "epoch/valid_seconds": time.perf_counter() - started,
-        }
-    )
+    mean = {
+        MONITOR: float(ranks.values("ndcg_at_10").mean()),
+        "epoch/valid_recall_at_10": float(ranks.values("recall_at_10").mean()),
+        "epoch/valid_seconds": time.perf_counter() - started,
+    }
+    epochs = [*(epoch for member in members for epoch in member.curve.epochs), mean]
     precisions = {member.curve.precision for member in members}
+    precision = precisions.pop() if len(precisions) == 1 else None
     interrupted = any(member.interrupted for member in members)
     curve = Curve(
-        epochs,
-        best_epoch=len(epochs),
-        best_weights=weights,
-        best_ranks=ranks,
-        precision=precisions.pop() if len(precisions) == 1 else None,
-        interrupted=interrupted,
+        *(epochs, None, len(epochs), weights, ranks), precision=precision, interrupted=interrupted
     )
     refitted = any("valid" in member.trained_on for member in members)
-    return Fitted(
-        model, ("train", "valid") if refitted else ("train",), curve, interrupted, catalogue
-    )
+    trained_on: TrainedOn = ("train", "valid") if refitted else ("train",)
+    return Fitted(model, trained_on, curve, interrupted, catalogue)

@@ -40,17 +40,17 @@ _WHOLE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of a search so far."""
+    """The result of a search so far, in this call and earlier ones."""
 
     experiment: Experiment
-    """The best experiment."""
+    """The best one."""
     ndcg_at_10: float
-    """Validation NDCG@10 of the best experiment in its best epoch."""
+    """Of its best epoch on validation."""
     trials: int
-    """Number of finished or pruned trials, in this call and earlier ones."""
+    """Finished or pruned ones."""
     pruned: int
     study: str
-    """Name of the study in Optuna's storage."""
+    """Its name in Optuna's storage."""
     storage: str
 
     def write(self, path: Path) -> None:
@@ -118,14 +118,9 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
     best, done = study.best_trial, _trials(study)
     logger.info("best: trial %d, %s", best.number, best.params)
     tuned = _with(experiment, dataset, best.params)
-    return Tuned(
-        experiment=tuned.model_copy(update={"name": f"{experiment.name}-tuned"}),
-        ndcg_at_10=study.best_value,
-        trials=len(done),
-        pruned=sum(trial.state is TrialState.PRUNED for trial in done),
-        study=name,
-        storage=storage,
-    )
+    tuned = tuned.model_copy(update={"name": f"{experiment.name}-tuned"})
+    pruned = sum(trial.state is TrialState.PRUNED for trial in done)
+    return Tuned(tuned, study.best_value, len(done), pruned, name, storage)
 
 
 def _trials(study: optuna.Study, *states: TrialState) -> list[optuna.trial.FrozenTrial]:

@@ -19,6 +19,7 @@ from recsys.automatic.rules import Plan
 from recsys.automatic.run import fit_log
 from recsys.config import (
     AveragedConfig,
+    Experiment,
     FeatureReaderConfig,
     TrackingConfig,
     load_experiment,
@@ -27,6 +28,7 @@ from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import FinalScorer, fit
+from recsys.experiments.results import Run
 from recsys.folders.locks import BusyError, sole_use
 from recsys.model.models import AveragedModel, Model
 from recsys.serving.bundle import ModelBundle
@@ -118,10 +120,10 @@ def test_a_model_wins_where_a_kept_event_tells_the_next_item(plan: Plan) -> None
     fitted = fit_log(log, plan, "30s", keep=["event"])
     # Without the event, the best order of the four next items has .64 (1, .63, .5 and .43).
     assert fitted.answer.run.test["ndcg_at_10"].mean > 0.8
-    assert fitted.answer.baseline is None
+    assert fitted.answer.experiment.baseline is None
     assert any(racer.won for racer in fitted.context.racers)
     settings = load_experiment(plan.out / "experiment.yaml")
-    assert settings.evaluation.seen == fitted.choices[0].value
+    assert settings.evaluation.seen == "allow"
     assert isinstance(settings.model, FeatureReaderConfig)
     assert [feature.column for feature in settings.model.interaction_features] == ["event"]
     history = pl.DataFrame({"user_id": ["x"], "item_id": [5], "timestamp": [1], "event": ["buy"]})
@@ -144,7 +146,7 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
         fit_log(log, plan, "100s")
     fitted = fit_log(log, plan, "100s")
     named = fitted.answer
-    assert named.baseline == fitted.context.state.baselines[0].name
+    assert named.experiment.baseline == fitted.context.state.baselines[0].name
     assert ", a baseline: " in named.sentence
     assert not any(racer.won for racer in fitted.context.racers)
     assert set(ends(plan)) >= {"mine", "mine-model"}
@@ -152,7 +154,7 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     model = Recommender.load(plan.out / "bundle", fitted.dataset)
     assert model.recommend(users=[log["user_id"][0]], k=3)["source"].unique().to_list() == ["model"]
     settings = load_experiment(plan.out / "experiment.yaml")
-    assert settings.baseline == named.baseline
+    assert settings.baseline == named.experiment.baseline
     again = fit(settings, fitted.dataset, Path("again"))
     assert again.test["ndcg_at_10"] == named.run.test["ndcg_at_10"]
 
@@ -163,7 +165,7 @@ def test_if_no_model_can_be_trained_the_best_baseline_is_the_answer(
 ) -> None:
     fitted = fit_log(log, plan, "100s")
     baselines = fitted.context.state.baselines
-    assert fitted.answer.baseline == baselines[0].name
+    assert fitted.answer.experiment.baseline == baselines[0].name
     assert len(fitted.other_runs) == len(baselines) - 1
     assert "and no model could be trained." in fitted.answer.sentence
     assert f"not trained: IndexError: {FAULT}" in fitted.page.read_text(encoding="utf-8")
@@ -224,11 +226,11 @@ def test_ctrl_c_before_any_model_is_validated_keeps_the_best_baseline(
 ) -> None:
     names: list[str] = []
 
-    def two_of_them(name: str, *words: Any, **more: Any) -> str:
-        names.append(name)
-        if len(names) == 2:
+    def two_of_them(experiment: Experiment, *words: Any, **more: Any) -> Run:
+        names.append(str(experiment.baseline))
+        if len(names) == 3:  # the answer, and another one
             raise KeyboardInterrupt
-        return fit_baseline(name, *words, **more)
+        return fit_baseline(experiment, *words, **more)
 
     monkeypatch.setattr("recsys.automatic.racer.train", raises(KeyboardInterrupt()))
     monkeypatch.setattr(run, "fit_baseline", two_of_them)
@@ -238,7 +240,7 @@ def test_ctrl_c_before_any_model_is_validated_keeps_the_best_baseline(
     # A later one leaves out the other baselines.
     assert len(fitted.context.state.baselines) > 3
     assert len(fitted.other_runs) == 1
-    assert names[0].replace("_", " ") in page
+    assert all(name.replace("_", " ") in page for name in names[:2])
 
 
 # --- Kills ---------------------------------------------------------------------------------------

@@ -379,7 +379,7 @@ def test_a_mean_must_be_better_than_its_first_member(
     assert f"{racers[0].quality:.4f} of {racers[0].name}; " in choice.reason
     assert ("which is not 900% better" in choice.reason) == (kind == "one model")
     assert race.choose_members(racers[0].context, racers[:1]) == (racers[:1], None)
-    race.tell_outcomes(racers[0].context, racers)
+    racers[0].context.members = racers
     assert racers[1].outcome == f"won, averaged with {racers[0].name}"
 
 

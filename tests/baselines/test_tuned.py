@@ -17,7 +17,7 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.tables import TopKTable
 from recsys.experiments import baselines as baseline_module
-from recsys.experiments.baselines import baselines_of, fit_baseline
+from recsys.experiments.baselines import baselines_of, fit_baselines
 
 
 class Favourite:
@@ -76,7 +76,7 @@ def test_every_baseline_is_tuned_and_logged(
     name: str, tiny_dataset: PreparedDataset, experiment: Experiment
 ) -> None:
     run = MlflowClient(experiment.tracking.absolute_uri).get_run(
-        fit_baseline(name, experiment, tiny_dataset)
+        fit_baselines([name], experiment, tiny_dataset)[0]
     )
     chosen = {key.partition(".")[2] for key in run.data.params if key.startswith("baseline.")}
     settings = BASELINES[name].grid[0]
@@ -117,7 +117,7 @@ def popularities(
 ) -> dict[str, float]:
     """What a baseline that ranks alike for everyone thinks of each item."""
     client = MlflowClient(experiment.tracking.absolute_uri)
-    run_id = fit_baseline(name, experiment, dataset)
+    (run_id,) = fit_baselines([name], experiment, dataset)
     path = client.download_artifacts(run_id, "topk_test.parquet", str(folder))
     best = TopKTable.load(path).frame.row(0, named=True)
     items = dataset.vocabulary.decode(np.array(best["items"], dtype=np.int32))

@@ -14,7 +14,7 @@ from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
-from recsys.experiments.baselines import fit_baseline_bundle
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.predictions import evaluate_predictions
 from recsys.reports.comparison import compare
 from recsys.reports.statistics import PairedResult
@@ -33,7 +33,7 @@ def test_our_own_scores_as_a_file_have_our_own_ranks(
 ) -> None:
     experiment = make_experiment(tmp_path, "ours", seen)
     ours = experiment.model_copy(update={"baseline": "markov"})
-    run = fit_baseline_bundle(ours, tiny_dataset, tmp_path / "ours")
+    run = fit_baseline(ours, tiny_dataset, tmp_path / "ours")
     holdout = find_holdout(tiny_dataset, "test", "unknown")
     vocabulary = tiny_dataset.vocabulary
     histories = {

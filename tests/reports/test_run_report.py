@@ -17,7 +17,7 @@ from recsys.config import parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.experiments.baselines import fit_baseline
+from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.reports.comparison import ComparedRun, compare, verdict
 from recsys.reports.run_page import (
@@ -75,7 +75,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     )
     data = prepare(shop.interactions, out=folder / "data", items=shop.products)
     run = fit(experiment, data, folder / "mine")
-    baselines = [fit_baseline(name, experiment, data) for name in ("popularity", "pctm")]
+    baselines = fit_baselines(["popularity", "pctm"], experiment, data)
     comparison = compare([run.run_id, *baselines], experiment.tracking)
     points = tuple(RacePoint(10.0 * n, n, 0.01 * n) for n in (1, 2, 3))
     return RunReport(

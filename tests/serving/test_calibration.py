@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from recsys.config import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.experiments.baselines import fit_baseline_bundle
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.inference.scorer import Scored
 from recsys.serving.bundle import ModelBundle
@@ -96,7 +96,7 @@ def test_a_refit_keeps_the_temperature_of_the_model_before(kind: str, tmp_path: 
             "training": {"max_epochs": 3, "refit": refit, "precision": "float32"},
             "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
         }
-        written = fit_baseline_bundle if kind == "baseline" else fit
+        written = fit_baseline if kind == "baseline" else fit
         experiment = parse_experiment(settings)
         bundle = ModelBundle.open(written(experiment, dataset, tmp_path / str(refit)).bundle)
         temperatures.append(bundle.manifest.temperature)

@@ -25,7 +25,7 @@ from recsys.cli import app
 from recsys.config import DotProduct, Experiment, HSTUConfig, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.experiments.baselines import fit_baseline_bundle
+from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.results import register
 from recsys.loading import bundle_folder
 from recsys.model.build import build_model
@@ -210,7 +210,7 @@ def test_each_run_logs_its_model_and_can_be_registered_by_name(
     tiny_dataset: PreparedDataset, store: TrackingConfig, tmp_path: Path
 ) -> None:
     experiment = Experiment(name="popular", baseline="popularity", tracking=store)
-    run = fit_baseline_bundle(experiment, tiny_dataset, tmp_path / "out")
+    run = fit_baseline(experiment, tiny_dataset, tmp_path / "out")
     logged = bundle_folder(f"runs:/{run.run_id}/bundle", store)
     digest = ModelBundle.open(run.bundle).manifest.digest
     assert ModelBundle.open(logged).manifest.digest == digest
