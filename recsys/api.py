@@ -84,7 +84,7 @@ def fit(
         logger.info("%s", fitted.answer.sentence)
         how = mlflow_link(run.tracking).replace("\n", ", then ")
         logger.info("all runs in MLflow: %s", how)
-    recommender = Recommender.load(run.bundle, fitted.dataset)
+    recommender = Recommender.load(run.bundle, fitted.context.dataset)
     return replace(recommender, like=empty_like(log))
 
 

@@ -56,7 +56,7 @@ class MeasuredBaseline:
     name: str
     settings: str
     seconds: float
-    """What choosing them took."""
+    """Of choosing them."""
     ndcg_at_10: float
     trial_seconds: float
     """Of fitting it once, and ranking the validation targets."""
@@ -112,19 +112,6 @@ class State:
         with new_file(self.folder / "state.json") as file:
             file.write_text(json.dumps(tree), encoding="utf-8")
 
-    def checkpoint(self, name: str) -> CheckpointFile:
-        """Return the file of a training state."""
-        return CheckpointFile(self.folder / name, {"facts": self.facts, "name": name})
-
-    def read(self, name: str) -> TrainingState | None:
-        """Return a training state; None if there is none, or it is damaged."""
-        try:
-            checkpoint = self.checkpoint(name).read()
-        except CheckpointError as error:
-            logger.warning("%s", first_line(error))
-            return None
-        return None if checkpoint is None else checkpoint.state
-
     def remove(self) -> None:
         """Delete the folder, if there is one."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -154,9 +141,9 @@ class Context:
     announce: Callable[[str], None] = lambda _: None
     racers: list[Racer] = field(default_factory=list)
     members: Sequence[Racer] = ()
-    """Those that the model of the answer is made of, once it is chosen."""
+    """Those that the model is made of in the end."""
     is_beaten: bool = False
-    """Whether a baseline is better than that model."""
+    """Whether a baseline is better than it."""
 
     def moment(self, share: float, members: Sequence[Racer] = ()) -> float:
         """Return when a share of the time from the race to the tests, of the members, is over."""
@@ -221,20 +208,20 @@ class Racer:
         }
         named = {"name": kind.name, "training": training.model_copy(update=changes)}
         racer = cls(kind, context, kind.experiment.model_copy(update=named), steps)
-        latest = context.state.read(f"{kind.name}.latest")
+        latest = racer.read("latest")
         for epoch, metrics in enumerate([] if latest is None else latest.curve.epochs, 1):
-            took = metrics["train/seconds"] + metrics.get("epoch/valid_seconds", 0.0)
-            racer._note(epoch, metrics, racer.seconds + took)
+            racer._note(epoch, metrics)
         if racer.points:
             logger.info("resuming %s after %d epochs", racer.name, racer.epochs)
         context.racers.append(racer)
         return racer
 
-    def _note(self, epoch: int, metrics: dict[str, float], seconds: float) -> None:
-        self.seconds = seconds
+    def _note(self, epoch: int, metrics: dict[str, float]) -> None:
+        validating = metrics.get("epoch/valid_seconds", 0.0)
+        self.seconds += metrics["train/seconds"] + validating
+        self.validating += validating
         if MONITOR in metrics:
-            self.validating += metrics["epoch/valid_seconds"]
-            self.points.append(RacePoint(seconds, epoch, metrics[MONITOR]))
+            self.points.append(RacePoint(self.seconds, epoch, metrics[MONITOR]))
 
     @property
     def name(self) -> str:
@@ -317,20 +304,16 @@ class Racer:
         """
         if self.is_over(until):
             return
-        before, started, curve = self.seconds, time.monotonic(), None
-        self._saved = started
+        context, interrupted, self._saved = self.context, False, time.monotonic()
 
         def record(epoch: int, metrics: dict[str, float]) -> bool:
-            self._note(epoch, metrics, before + time.monotonic() - started)
+            self._note(epoch, metrics)
             return MONITOR in metrics and self.is_over(until)
 
         try:
-            start, valid = (
-                self.context.state.read(f"{self.name}.latest"),
-                self.context.held_out.valid,
-            )
-            histories = self.context.dataset.histories("valid")
-            _, curve = self._train(histories, valid, record, start, self._keep)
+            start, histories = self.read("latest"), context.dataset.histories("valid")
+            _, curve = self._train(histories, context.held_out.valid, record, start, self._keep)
+            interrupted = curve.interrupted
         except CheckpointError:
             raise
         except InputError as error:  # it diverged, does not fit into memory, or has a fault
@@ -338,7 +321,7 @@ class Racer:
             end = ": the best epoch before is used" if self.points else " drops out"
             logger.warning("%s%s: %s", self.name, end, error)
         self._save()
-        if curve is not None and curve.interrupted:
+        if interrupted:
             raise KeyboardInterrupt
 
     def _keep(self, training: TrainingState) -> None:
@@ -355,11 +338,23 @@ class Racer:
         state = self.context.state
         state.folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(self._kept):
-            checkpoint = Checkpoint("", 0.0, self._kept[name])
-            state.checkpoint(f"{self.name}.{name}").write(checkpoint)
+            self._checkpoint(name).write(Checkpoint("", 0.0, self._kept[name]))
         self._kept.clear()
         state.write(self.context.clock.spent)
         self._saved = time.monotonic()
+
+    def _checkpoint(self, name: str) -> CheckpointFile:
+        facts = {"facts": self.context.state.facts, "name": f"{self.name}.{name}"}
+        return CheckpointFile(self.context.state.folder / facts["name"], facts)
+
+    def read(self, name: str) -> TrainingState | None:
+        """Return the ``best`` or ``latest`` state on disk; None if there is none, or damaged."""
+        try:
+            checkpoint = self._checkpoint(name).read()
+        except CheckpointError as error:
+            logger.warning("%s", first_line(error))
+            return None
+        return None if checkpoint is None else checkpoint.state
 
     def refit(self, until: float) -> Fitted:
         """Train on from the best epoch with the validation part too, and return the model.
@@ -389,10 +384,10 @@ class Racer:
 
     def validated(self) -> Fitted:
         """Return the model of the best epoch."""
-        curve, catalogue = self._best_state().curve, self.context.catalogue
-        histories, stopped = self.context.dataset.histories("valid"), self.context.clock.stopped
-        model = catalogue.restored_model(self.experiment.model, histories, curve.best_weights)
-        return Fitted(model.to(training_device()), ("train",), curve, stopped, catalogue)
+        context, curve = self.context, self._best_state().curve
+        words = self.experiment.model, context.dataset.histories("valid"), curve.best_weights
+        model = context.catalogue.restored_model(*words).to(training_device())
+        return Fitted(model, ("train",), curve, context.clock.stopped, context.catalogue)
 
     def chosen_experiment(self, fitted: Fitted) -> Experiment:
         """Return the settings that repeat its training from the beginning, by themselves."""
@@ -402,8 +397,7 @@ class Racer:
         return with_precision(self.experiment.model_copy(update=named), fitted.curve.precision)
 
     def _best_state(self) -> TrainingState:
-        best = self.context.state.read(f"{self.name}.best")
-        if best is None:
+        if (best := self.read("best")) is None:
             raise InputError(f"{self.name}: its checkpoint is damaged: start over with --fresh")
         return best
 

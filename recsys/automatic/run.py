@@ -9,7 +9,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import takewhile
@@ -79,8 +78,7 @@ class Answer(NamedTuple):
     """The id of the run of the model, if a baseline is better."""
 
 
-@dataclass(frozen=True, slots=True)
-class FittedLog:
+class FittedLog(NamedTuple):
     """A log with the recommender that was made for it."""
 
     context: Context
@@ -89,11 +87,6 @@ class FittedLog:
     """The MLflow runs beside the answer: of the model that it beat, and of baselines."""
     page: Path
     seconds: float
-
-    @property
-    def dataset(self) -> PreparedDataset:
-        """The prepared log."""
-        return self.context.dataset
 
 
 def fit_log(
@@ -262,13 +255,14 @@ def _prepare(
 def _prepared_folder(name: str, source: TableSource) -> Path:
     """Return where the prepared log goes, which is not where the log is."""
     folder = Path("data") / name
-    if not isinstance(source, str | os.PathLike):
-        return folder
-    fixed = takewhile(lambda part: not set("*?[") & set(part), Path(source).parts)
-    log, prepared = Path(*fixed).resolve(), folder.resolve()
-    if log.is_relative_to(prepared):
-        return folder.with_name(f"{name}-prepared")
-    return Path(f"{name}-prepared") if prepared.is_relative_to(log) else folder
+    if isinstance(source, str | os.PathLike):
+        fixed = takewhile(lambda part: not set("*?[") & set(part), Path(source).parts)
+        log, prepared = Path(*fixed).resolve(), folder.resolve()
+        if log.is_relative_to(prepared):
+            return folder.with_name(f"{name}-prepared")
+        if prepared.is_relative_to(log):
+            return Path(f"{name}-prepared")
+    return folder
 
 
 def name_of(source: TableSource) -> str:
@@ -310,21 +304,16 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
         answer = answer_with_baseline(context, best, protocol, figures)
         beaten = _test(context, final, context.plan.beaten, answer.run.run_id)
         return answer._replace(beaten=beaten.run_id)
-    named, against = finished.name, ""
+    named, counts = finished.name, final.count_ensemble
     if best is not None:
-        against = f", and {best.ndcg_at_10:.4f} of the best baseline, {words_for(best.name)}"
+        figures += f", and {best.ndcg_at_10:.4f} of the best baseline, {words_for(best.name)}"
         if alone < best.ndcg_at_10:  # the counts come first
-            named = f"{_counts_of(final)} with {named}"
+            way = "transitions and repeats" if protocol.evaluation.seen == "allow" else "PCTM"
+            only_recent = counts is None or not (counts.weight or counts.repeat_weight)
+            named = f"{'recent popularity' if only_recent else way} with {named}"
     run = _test(context, final, context.plan.out, answer=named)
-    sentence = f"The answer is {named}: validation NDCG@10 {figures}{against}."
+    sentence = f"The answer is {named}: validation NDCG@10 {figures}."
     return Answer(run, sentence, finished.experiment)
-
-
-def _counts_of(final: FinalScorer) -> str:
-    counts = final.count_ensemble
-    if counts is None or not (counts.weight or counts.repeat_weight):
-        return "recent popularity"
-    return "transitions and repeats" if final.valid.protocol.seen == "allow" else "PCTM"
 
 
 def _test(
@@ -334,7 +323,6 @@ def _test(
     parent: str | None = None,
     answer: str | None = None,
 ) -> Run:
-    """Evaluate and write a model to a folder, and track it, with the curve of its training."""
     experiment = final.experiment.model_copy(update={"name": out.name})
     final = final._replace(experiment=experiment)
     settings, dataset = flatten(experiment), context.dataset
@@ -349,7 +337,7 @@ def _test(
 def answer_with_baseline(
     context: Context, best: MeasuredBaseline, protocol: Experiment, reason: str
 ) -> Answer:
-    """Answer with a baseline, for a reason."""
+    """Test and write a baseline, the answer for a reason."""
     name = words_for(best.name)
     shared = protocol.model_dump(include={"name", "seed", "data", "evaluation", "tracking"})
     tree = {**shared, "baseline": best.name, "training": {"refit": True}}
@@ -381,11 +369,7 @@ def evaluate_baselines(context: Context, answer: Answer, protocol: Experiment) -
 
 
 def words_for(baseline: str) -> str:
-    """Return a baseline's name for people.
-
-    >>> words_for("pctm"), words_for("item_knn")
-    ('PCTM', 'item knn')
-    """
+    """Return a baseline's name for people."""
     return "PCTM" if baseline == "pctm" else baseline.replace("_", " ")
 
 
@@ -402,6 +386,7 @@ def write_page(
     """Write the page of a run; it shows the answer beside other runs, and how to make it again."""
     run, dataset, out = answer.run, context.dataset, context.plan.out
     recommender = Recommender.load(run.bundle, dataset)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     report = RunReport(
         name=out.name,
         dataset=dataset,
@@ -413,19 +398,14 @@ def write_page(
         choices=choices,
         racers=[*_racers_of(context)],
         examples=examples_of(recommender, dataset, seconds=context.clock.seconds_of_page / 2),
-        versions=_versions(),
+        versions={
+            "peak memory": f"{peak_memory_mib()[artifacts.PEAK_MEMORY]:,.0f} MiB",
+            "machine": gpu or f"{usable_processors()} processors",
+            "Python": platform.python_version(),
+            **{name: version(name) for name in _LIBRARIES},
+        },
     )
     return write_run_report(out / artifacts.REPORT, report)
-
-
-def _versions() -> dict[str, str]:
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "peak memory": f"{peak_memory_mib()[artifacts.PEAK_MEMORY]:,.0f} MiB",
-        "machine": gpu or f"{usable_processors()} processors",
-        "Python": platform.python_version(),
-        **{name: version(name) for name in _LIBRARIES},
-    }
 
 
 def _racers_of(context: Context) -> Iterator[run_page.Racer]:

@@ -106,7 +106,7 @@ def _show(fitted: FittedLog) -> None:
     files = {"bundle": run.bundle, "settings": run.bundle.with_name("experiment.yaml")}
     files["page"] = fitted.page
     show_rows([files | {"seconds": round(fitted.seconds)}])
-    words = [str(run.bundle), "--data", str(fitted.dataset.path), "--out", "best.parquet"]
+    words = [str(run.bundle), "--data", str(fitted.context.dataset.path), "--out", "best.parquet"]
     say(f"The best items of all users:\n{shlex.join(['recsys', 'recommend', *words])}")
     say(f"All runs in MLflow:\n{mlflow_link(run.tracking)}")
 

@@ -11,15 +11,11 @@ from pydantic import BeforeValidator, Field, field_serializer, field_validator, 
 from recsys.config.section import MAX_SEED, Section, with_kind
 
 ChosenTargets = Literal["first", "last", "every"]
-"""Which of a user's interactions in a part of the split are targets."""
-
 KnownHistory = Literal["frozen", "advancing"]
-"""Which interactions are the history of a target: those before the part that the target is in, or
-all of the user at earlier times. Those at the time of the target are never part of it."""
 
 
 def _as_time(value: object) -> object:
-    """Convert dates to ISO 8601 text, and check text; numbers are unchanged."""
+    """Return dates as ISO 8601 text, and check text; numbers are unchanged."""
     if isinstance(value, date):  # a datetime is one too
         return value.isoformat()
     if isinstance(value, str):
@@ -85,14 +81,11 @@ class _ByTime(Section):
     targets: ChosenTargets = "first"
     """Which of a user's interactions in a part are targets."""
     history: KnownHistory = "frozen"
-    """Which interactions are the history of a target."""
+    """What is known before a target: what came before its part, or all at earlier times."""
 
 
 class GlobalTime(_ByTime):
-    """The test part begins at one date for all users, the validation part at an earlier one.
-
-    Rows of the same time are always on the same side of a cut.
-    """
+    """The test part begins at one date for all users, the validation part at an earlier one."""
 
     kind: Literal["global_time"] = "global_time"
     test_from: Time | None = None
@@ -117,10 +110,7 @@ class GlobalTime(_ByTime):
 
 
 class UserHoldout(Section):
-    """Users are held out: the target is the last interaction of each.
-
-    The catalogue is that of the training and validation users.
-    """
+    """Users are held out: the target is the last interaction of each."""
 
     kind: Literal["user_holdout"] = "user_holdout"
     test_fraction: float = Field(0.1, gt=0, lt=1)
@@ -138,8 +128,7 @@ class UserHoldout(Section):
 class Backtest(_ByTime):
     """Several `GlobalTime` splits of one log with a rolling origin, each a separate dataset.
 
-    The test part of a fold ends where that of the next one begins, and its log ends there too: no
-    later item or interaction enters a fold's catalogue or filters.
+    The test part and the log of a fold end where the test part of the next one begins.
     """
 
     kind: Literal["backtest"] = "backtest"
@@ -192,10 +181,10 @@ class Columns(Section):
     item_id: str = "item_id"
     """Column of the item's id: integers or text."""
     timestamp: str = "timestamp"
-    """Column of the time: integers, floats, dates, date-times or ISO 8601 text; sequence numbers
-    are accepted too. ``row-order`` takes the number of the row, if no column has that name."""
+    """Column of the time: numbers, dates, date-times or ISO 8601 text; ``row-order`` takes the
+    number of the row, if no column has that name."""
     position: str | None = None
-    """Column that orders a user's rows at the same time; their order in the log if None."""
+    """Column that orders a user's rows at the same time; by default their order in the log."""
 
     @property
     def roles(self) -> dict[str, str]:
@@ -208,36 +197,32 @@ def _is_none(value: object) -> bool:
 
 
 class DataConfig(Section):
-    """The log of an experiment, and how it becomes a prepared dataset.
-
-    Dumps leave out settings of reading at their defaults.
-    """
+    """The log of an experiment, and how it becomes a prepared dataset."""
 
     source: str = "shop"
     """A named dataset (`recsys data` lists them), the path of a log (CSV, TSV, Parquet, JSON lines,
     also with .gz or .zst), a folder of parts, or a pattern such as logs/*.parquet."""
     columns: Columns | None = None
-    """Column names of the log. Others are those of the named dataset, or user_id, item_id,
-    timestamp, or are guessed where names and types leave no doubt."""
+    """Column names of the log; by default those of the named dataset, or user_id, item_id,
+    timestamp, or what names and types leave no doubt of."""
     header: bool = Field(True, exclude_if=bool)
     """Whether the first line of a text file names the columns. If not, they are called 1, 2, …."""
     encoding: str | None = Field(None, exclude_if=_is_none)
     """Encoding of text files that are neither UTF-8 nor UTF-16, such as cp1252 or latin-1."""
     where: str | dict[str, str] | None = Field(None, exclude_if=_is_none)
-    """A condition in SQL: rows for which it does not hold are dropped before all other steps, e.g.
-    ``event_type = 'purchase' and price > 5``. Several have names, and count the rows they drop."""
+    """A condition in SQL, e.g. ``event_type = 'purchase' and price > 5``: other rows are dropped
+    before all other steps. Several have names, and count the rows they drop."""
     time_format: str | None = Field(None, exclude_if=_is_none)
-    """Form of dates in the log that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y
-    %H:%M``. If None, it is found where the first rows leave no doubt, also of numbers that are
-    dates, such as 20241231 or 202412312359; ``number`` says that they are none."""
+    """Form of dates that are not ISO 8601, in the codes of strftime, such as ``%d.%m.%Y %H:%M``, or
+    ``number`` if numbers are no dates. If None, it is found where rows leave no doubt."""
     since: Time | None = Field(None, exclude_if=_is_none)
-    """Rows before this time are dropped: a date or date-time in ISO 8601 (UTC if it names no zone),
-    also for epochs in milli-, micro- or nanoseconds; or a number in the log's own unit."""
+    """Rows before this time are dropped: ISO 8601 (UTC if it names no zone), or a number in the
+    log's own unit."""
     keep: tuple[str, ...] = ()
     """Further columns to store with each interaction, for ``model.interaction_features``."""
     session_gap: int | None = Field(None, gt=0, lt=2**63)
-    """A pause longer than this, in the unit of the log's times (dates: seconds), ends a session.
-    Each session of USER is then a separate user, USER#1, USER#2 and so on."""
+    """A pause longer than this, in the unit of the log's times (dates: seconds), ends a session;
+    the sessions of USER are the users USER#1, USER#2 and so on."""
     duplicates: Literal["keep", "drop_exact", "first", "last"] = "keep"
     """What to do with several interactions of a user with an item: keep all, drop rows equal in
     user, item and time, or keep only the first or last of each pair."""
@@ -287,6 +272,5 @@ class DataConfig(Section):
 
     @field_serializer("split")
     def _in_short(self, split: Split) -> str | dict[str, Any]:
-        """Write a split whose other settings are the defaults as its kind alone."""
         changed = split.model_dump(mode="json", exclude_defaults=True)
         return {"kind": split.kind, **changed} if changed else split.kind

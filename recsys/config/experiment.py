@@ -36,11 +36,9 @@ class CrossEntropy(Section):
 
 class _Sampled(Section):
     num_negatives: int = Field(1024, ge=1, le=MAX_COUNT)
-    """Number of items drawn for each step, which all of its targets share. If it reaches the size
-    of the catalogue and negatives are uniform, every item is drawn once."""
+    """Number of items drawn for each step, for all of its targets; at most, each item once."""
     negatives: Literal["uniform", "popularity", "in_batch"] = "uniform"
-    """How negatives are drawn. uniform: all items equally likely; popularity: in proportion to
-    their purchases in training; in_batch: from the targets of the step."""
+    """Equally likely, in proportion to their purchases in training, or the targets of the step."""
 
 
 class SampledSoftmax(_Sampled):
@@ -77,46 +75,43 @@ class TrainingConfig(Section):
     """Maximum number of epochs. By default more on a small log, as many as have 2,000 steps; then
     validate_every and patience grow with them, unless one of them is set."""
     epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
-    """Number of epochs in a pass over the training part: above 1, an epoch reads a random share of
-    the histories. A sequence_to_sequence model always reads all of them."""
+    """Above 1, an epoch reads a random share of the histories; sequence_to_sequence always all."""
     validate_every: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; the last epoch is always validated."""
     patience: int = Field(10, ge=1, le=MAX_COUNT)
-    """Number of epochs without a better validation NDCG@10 before the learning rate starts to decay
-    (hold_decay), and, during the decay, before training stops."""
+    """Number of epochs without a better validation NDCG@10 before the learning rate decays
+    (hold_decay), and then before training stops."""
     learning_rate: float = Field(1e-3, gt=0)
     """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay of AdamW."""
     schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
-    """The learning rate after the warm-up: constant, then a linear decay to a hundredth; or
-    proportional to the inverse square root of the step, as in the 2017 Transformer."""
+    """The learning rate after the warm-up: constant, then a linear decay to a hundredth; or with
+    the inverse square root of the step, as in the 2017 Transformer."""
     warmup_steps: int = Field(100, ge=0, le=10**9)
     """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
     """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
     average_weights: bool = False
-    """Whether validation ranks with, and the model gets, a running average of the weights after
-    each epoch, in the place of a decay: it needs a decay_fraction of 0."""
+    """Whether the model is a running average of the weights after each epoch; in the place of a
+    decay: it needs a decay_fraction of 0."""
     loss: LossConfig = CrossEntropy()
     """cross_entropy compares each target with the full catalogue, the others with negatives."""
     batch_tokens: int = Field(12_800, ge=1, le=10**9)
     """Number of tokens in a batch, including padding, over all processes."""
     windows: Literal["newest", "all"] = "newest"
-    """Training windows of a history longer than model.max_sequence_length: its newest items, or
-    consecutive windows over all of it. A sequence_to_sequence model always has random cuts of it.
-    """
+    """Of a history longer than model.max_sequence_length: its newest items, or consecutive windows
+    over all of it (sequence_to_sequence: random cuts)."""
     exclude_seen: bool | None = None
     """Whether the items seen before a target, inside the window, are left out of its loss. By
     default where evaluation.seen is filter."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """Precision of matrix products. auto: on a GPU bf16 if it has it; on a CPU whichever is faster,
-    measured when a training begins."""
+    """Precision of matrix products. auto: on a GPU bf16 if it has it, on a CPU what is faster."""
     refit: bool = False
     """Whether to train again from scratch on all but the test targets, for the number of epochs
-    that validation found best; the learning rate decays at the end of those, if it does."""
+    that validation found best."""
 
     @field_validator("average_weights")
     @classmethod
@@ -128,40 +123,26 @@ class TrainingConfig(Section):
 
     @field_serializer("loss")
     def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:
-        """Abbreviate the default loss to its kind."""
         return loss.kind if loss.kind == "cross_entropy" else loss.model_dump(mode="json")
 
 
 class StartConfig(Section):
     """A warm start: the training begins with the weights of a trained model, not with random ones.
 
-    Items are matched by their ids; new ones are given rows of their own. The learning rate falls in
-    a line to a hundredth.
+    Items are matched by their ids. The learning rate falls in a line to a hundredth.
     """
 
     bundle: str
     """Folder of the trained model; ``--from`` sets it."""
     digest: str | None = None
-    """SHA-256 of the manifest of that folder, which the run records; another one is refused."""
+    """SHA-256 of its manifest, which the run records; another one is refused."""
     epochs: float = Field(0.25, gt=0, le=1)
     """Epochs as a share of training.max_epochs, at least one; likewise training.patience."""
     learning_rate: float = Field(0.3, gt=0, le=10)
     """Peak learning rate as a share of training.learning_rate."""
     replay: float = Field(0.5, ge=0, lt=1)
-    """Share of the histories of an epoch that have no interaction later than all that the model was
-    trained on. Each epoch reads all histories with new ones, and draws as many others anew."""
-
-    def applied_to(self, training: TrainingConfig) -> TrainingConfig:
-        """Return the training section of a training that starts warm."""
-        return training.model_copy(
-            update={
-                "max_epochs": math.ceil(training.max_epochs * self.epochs),
-                "patience": math.ceil(training.patience * self.epochs),
-                "learning_rate": training.learning_rate * self.learning_rate,
-                "decay_fraction": 1.0,
-                "average_weights": False,
-            }
-        )
+    """Share of the histories of an epoch that have nothing new for the model; they are drawn anew
+    in each epoch, which reads all others."""
 
 
 class AllItems(Section):
@@ -180,7 +161,7 @@ class SampledItems(Section):
     num: int = Field(100, ge=1, le=MAX_COUNT)
     """Number of items drawn per user, beside the targets; of the history as ``seen`` says."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of the draws: every model is evaluated with the same items."""
+    """Seed of the draws."""
     by: Literal["uniform", "popularity"] = "uniform"
     """Equally likely, or in proportion to the interactions before the targets."""
 
@@ -208,14 +189,13 @@ class EvaluationConfig(Section):
     cutoffs: tuple[Annotated[int, Field(ge=1, le=MAX_COUNT)], ...] = (1, 5, 10, 20, 50, 100)
     """The k of recall@k and NDCG@k."""
     request_time: RequestTime = "unknown"
-    """known: a model may read the time of each request, which is the time of its target. Only those
-    with ``model.times: request`` do; it is another protocol."""
+    """known: models with ``model.times: request`` read the time of the target. It is another
+    protocol."""
     candidates: CandidatesConfig = AllItems()
     """The items that test targets are ranked among; validation targets, among all."""
 
     @field_serializer("candidates")
     def _in_short(self, candidates: CandidatesConfig) -> str | dict[str, Any]:
-        """Write ``all`` in short."""
         return candidates.kind if candidates.kind == "all" else candidates.model_dump(mode="json")
 
 
@@ -262,7 +242,7 @@ class TrackingConfig(Section):
 
     @property
     def absolute_uri(self) -> str:
-        """The URI passed to MLflow, which caches connections by it: a path must be absolute."""
+        """The URI for MLflow, which caches connections by it."""
         return self.uri if self.database is None else f"sqlite:///{self.database}"
 
 
@@ -275,8 +255,7 @@ class Experiment(Section):
     """Seed of the initial weights, the order of the batches, dropout and negative samples."""
     data: DataConfig = DataConfig()
     baseline: BaselineName | None = None
-    """A baseline that is fitted in the place of a model: its settings are chosen on validation. If
-    None, the model is trained."""
+    """A baseline, whose settings validation chooses, in the place of the model."""
     model: ModelConfig = NextItemConfig()
     training: TrainingConfig = TrainingConfig()
     start: StartConfig | None = Field(None, exclude_if=lambda start: start is None)
@@ -288,12 +267,9 @@ class Experiment(Section):
 
     @field_validator("evaluation")
     @classmethod
-    def _passes_request_times(
-        cls, evaluation: EvaluationConfig, info: ValidationInfo
-    ) -> EvaluationConfig:
+    def _passes_times(cls, evaluation: EvaluationConfig, info: ValidationInfo) -> EvaluationConfig:
         model = info.data.get("model")
-        reads_times = model is not None and reads_request_times(model)
-        if reads_times and evaluation.request_time == "unknown":
+        if model and evaluation.request_time == "unknown" and reads_request_times(model):
             raise ValueError("request_time must be known where model.times is request")
         return evaluation
 
@@ -314,24 +290,31 @@ class Experiment(Section):
         """Return the experiment with the data settings that a dataset was prepared with.
 
         Raises:
-            InputError: the experiment explicitly sets another value, except of where the log is and
-                how its columns are named.
+            InputError: the experiment sets another one, except of the log's place and columns.
         """
         for name in sorted(self.data.model_fields_set - {"source", "columns"}):
-            wanted, given = getattr(self.data, name), getattr(prepared, name)
-            if wanted != given:
+            wanted, made = getattr(self.data, name), getattr(prepared, name)
+            if wanted != made:
                 raise InputError(
                     f"data.{name}: the experiment has {wanted}, but the dataset was prepared with "
-                    f"{given}: prepare it again, or leave data.{name} out of the experiment"
+                    f"{made}: prepare it again, or leave data.{name} out of the experiment"
                 )
         return self.model_copy(update={"data": prepared})
 
     @property
     def planned(self) -> Experiment:
         """The experiment as it is trained: the training of a warm start is shorter and gentler."""
-        if self.start is None:
+        if (start := self.start) is None:
             return self
-        return self.model_copy(update={"training": self.start.applied_to(self.training)})
+        training = self.training
+        changes = {
+            "max_epochs": math.ceil(training.max_epochs * start.epochs),
+            "patience": math.ceil(training.patience * start.epochs),
+            "learning_rate": training.learning_rate * start.learning_rate,
+            "decay_fraction": 1.0,
+            "average_weights": False,
+        }
+        return self.model_copy(update={"training": training.model_copy(update=changes)})
 
     @property
     def family(self) -> str:

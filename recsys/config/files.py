@@ -22,17 +22,12 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 def load_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment from YAML, with ``a.b=value`` overrides (values are YAML too).
-
-    Args:
-        path: the YAML file, or the name of a preset.
-        overrides: the fields to change.
+    """Read an experiment from a YAML file or preset, with ``a.b=value`` overrides (YAML too).
 
     Raises:
-        InputError: the file cannot be read, or fields are unknown or wrong; the message names all
-            of them.
+        InputError: the file cannot be read, or fields are unknown or wrong; it names all of them.
     """
-    return parse_experiment(_read_tree(path), overrides, origin=str(path))
+    return parse_experiment(_read_tree(path), overrides, str(path))
 
 
 def load_section(path: str | os.PathLike[str], kind: type[AnySection]) -> AnySection:
@@ -70,18 +65,10 @@ def _check(tree: dict[str, Any], kind: type[AnySection], origin: str) -> AnySect
 def continued(
     earlier: Experiment, bundle: str, changes: Experiment | None, overrides: Sequence[str]
 ) -> Experiment:
-    """Return the experiment of a training that starts from a trained model.
+    """Return the experiment of a training that starts from a trained model, in a folder.
 
-    Args:
-        earlier: the settings of the model, and of its start if it had one. They stay, except those
-            of the data.
-        bundle: the folder of the model.
-        changes: an experiment; the fields that it sets win. A section of another kind replaces that
-            of the model.
-        overrides: fields to change, as key=value; they win over all.
-
-    Raises:
-        InputError: as `parse_experiment`.
+    The ``earlier`` settings of the model stay, except those of the data. The fields that the
+    ``changes`` set win over them, a section of another kind as a whole, and overrides over all.
     """
     tree = earlier.model_dump(mode="json", exclude={"data": True, "start": {"digest"}})
     stem, _, number = earlier.name.rpartition("-")
@@ -105,19 +92,16 @@ def merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def dump_experiment(experiment: Experiment) -> str:
-    """Return the experiment as YAML; a split, loss or candidates with defaults is only its kind."""
+    """Return the experiment as YAML."""
     return yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
 
 
 def flatten(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings by dotted name, as MLflow parameters need them.
-
-    Named conditions of `data.where` are one setting: their names may hold any character.
-    """
+    """Return the settings by dotted name, as MLflow parameters need them."""
 
     def walk(prefix: str, tree: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in tree.items():
-            if isinstance(value, dict) and key != "where":
+            if isinstance(value, dict) and key != "where":  # whose names may hold any character
                 yield from walk(f"{prefix}{key}.", value)
             else:
                 yield f"{prefix}{key}", value
@@ -129,20 +113,14 @@ def flatten(experiment: Experiment) -> dict[str, Any]:
 
 
 def presets() -> dict[str, Path]:
-    """Return the files of the configs that ship with the package, by name.
-
-    The wheel has them in ``recsys/presets``, a checkout in ``configs`` beside the package.
-    """
+    """Return the files of the configs that ship with the package, by name."""
     in_wheel, in_checkout = _PACKAGE / "presets", _PACKAGE.parent / "configs"
     folder = in_wheel if in_wheel.is_dir() else in_checkout
     return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def find_config(name: str | os.PathLike[str]) -> Path | None:
-    """Return the file of a config; None if it is neither a YAML file nor the name of a preset.
-
-    A file wins over a preset of the same name.
-    """
+    """Return a YAML file of that name, or else the preset; None if there is neither."""
     path = checked_path(name)
     if path.is_file() and path.suffix in ("", ".yaml", ".yml"):
         return path
@@ -150,11 +128,7 @@ def find_config(name: str | os.PathLike[str]) -> Path | None:
 
 
 def read_config(name: str | os.PathLike[str]) -> str:
-    """Return the text of a config, a YAML file or a preset.
-
-    Raises:
-        InputError: there is none of that name, or it cannot be read.
-    """
+    """Return the text of a YAML file or a preset; an `InputError` if it cannot be read."""
     file = find_config(name)
     if file is None:
         hint = did_you_mean(Path(name).stem, presets()) or "; recsys configs lists the presets"
@@ -173,7 +147,6 @@ def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _parse_yaml(text: str, origin: str) -> Any:
-    """Return the value of a YAML document, None if it is empty; an error names the origin."""
     try:
         return _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:

@@ -16,10 +16,9 @@ def _feature(feature: object) -> object:
 class Feature(Section):
     """A column of the item table, of the log (`DataConfig.keep`) or of the user table, as features.
 
-    A category is one of a small set of values, such as a brand, and categories are several, such as
-    the genres of a film: lists, or text with a separator. A number, such as a price, is
-    standardised; a second one is 1 if it is missing. Vectors, such as embeddings of texts or
-    images, are lists of numbers per item, scaled to length 1; zeros, or none, add nothing.
+    A category is one of a small set of values, such as a brand; categories are several, such as the
+    genres of a film: lists, or text with a separator. A number is standardised. Vectors, such as
+    embeddings of texts, are lists of numbers per item, scaled to length 1.
     """
 
     kind: Literal["category", "categories", "number", "vector"] = "category"
@@ -46,8 +45,7 @@ class FeatureReaderConfig(Section):
     item_features: Features = ()
     """Features of items as input and as candidate, also of items without interactions."""
     item_ids: bool = True
-    """Whether each item that training meets also has an embedding of its own. If not, its features
-    represent it, as those of a new item do."""
+    """Whether an item also has an embedding of its own, or only its features, as a new one."""
     interaction_features: Features = ()
     """Features of past interactions (an action, a rating, a quantity), embedded with their items:
     columns of the log that ``data.keep`` names. Those of a target are never used."""
@@ -80,7 +78,6 @@ class FeatureReaderConfig(Section):
 
 
 def _as_pair(value: object) -> object:
-    """Expand a number to two equal ones."""
     return (value, value) if isinstance(value, int | float) else value
 
 
@@ -96,11 +93,11 @@ class TargetAttention(Section):
     head_dim: int = Field(32, ge=1, le=MAX_WIDTH)
     """Width of the queries, keys and values of each head."""
     pooling: Literal["average", "sum"] = "average"
-    """How the purchases are pooled: with weights that sum to 1, which learns rules of several
-    causes, or without normalisation, which costs less."""
+    """With weights that sum to 1, which learns rules of several causes, or without normalisation,
+    which costs less."""
     half_life: HalfLives = (2.0, 50.0)
-    """Recency decay: the purchases after which attention halves, of the first and of the last head,
-    geometrically spaced between. One number is that of all heads; a single head has the first."""
+    """The purchases after which attention halves, of the first and of the last head, geometrically
+    spaced between. One number is that of all heads; a single head has the first."""
 
     @property
     def half_lives(self) -> list[float]:
@@ -163,8 +160,8 @@ class TransformerConfig(_AttentionConfig):
     """Place of the layer norm: before each sub-layer, after it (the 2017 Transformer), or before it
     with a gate that scales the output (with swiglu, the blocks of LiGR and eSASRec)."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
-    """Position encoding. learned and sinusoidal vectors are added to the item embeddings; rotary
-    makes attention depend on distances, which is better for long histories."""
+    """Vectors that are added to the item embeddings, or rotary: attention by distances, which is
+    better for long histories."""
 
     @field_validator("positions")
     @classmethod
@@ -209,8 +206,8 @@ class HSTUConfig(FeatureReaderConfig, _AttentionConfig):
     num_blocks: int = Field(2, ge=0, le=1_000)
     """Number of encoder blocks."""
     times: Literal["none", "past", "request"] = "none"
-    """Time features of past items: the time from each item to the newest one, or to the request
-    (in training the next interaction), which needs ``evaluation.request_time: known``."""
+    """The time from each item to the newest one, or to the request (in training the next
+    interaction), which needs ``evaluation.request_time: known``."""
     head: Head = DotProduct()
     """The head that scores candidates."""
 
@@ -226,8 +223,7 @@ class SequenceToSequenceConfig(TransformerConfig):
     num_decoder_blocks: int = Field(2, ge=1, le=1_000)
     """Number of decoder blocks."""
     max_generated: int = Field(20, ge=1, le=10_000)
-    """Maximum number of generated purchases; training predicts as many from random cuts of each
-    history."""
+    """Maximum number of generated purchases, and of those that training predicts."""
 
 
 class FactorisationMachineConfig(_ModelSection):
@@ -237,7 +233,6 @@ class FactorisationMachineConfig(_ModelSection):
 
 
 def _model_kind(model: object) -> object:
-    """Expand a model without a kind to next_item."""
     return {"kind": "next_item", **model} if isinstance(model, dict) else model
 
 

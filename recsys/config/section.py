@@ -10,12 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recsys.errors import InputError, did_you_mean
 
-MAX_SEED = 2**63 - 1
-"""The largest seed that torch and numpy both take."""
-MAX_WIDTH = 65_536
-"""The largest width of a layer."""
-MAX_COUNT = 10_000_000
-"""The largest number of steps, items or epochs that a setting may ask for."""
+MAX_SEED, MAX_WIDTH, MAX_COUNT = 2**63 - 1, 65_536, 10_000_000
+"""The largest seed that torch and numpy both take, width of a layer, and number of steps, items or
+epochs that a setting may ask for."""
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 80
@@ -56,8 +53,7 @@ def complaints_of(error: ValidationError, root: type[Section]) -> Iterator[str]:
         complaint = f"{rule[:1].lower()}{rule[1:]}, not {_shown(problem['input'])}"
         if problem["type"] == "extra_forbidden":
             known = section.model_fields if section else {}
-            near = did_you_mean(path.rpartition(".")[2], known)
-            complaint = f"unknown key{near or f'; known here: {list(known)}'}"
+            complaint = f"unknown key{did_you_mean(path.rpartition('.')[2], known)}"
         elif problem["type"] == "union_tag_invalid":
             tags, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
             complaint = f"the kind must be {tags}, not {_shown(tag)}"

@@ -19,22 +19,16 @@ class _Fields(Section):
     """Fields of an experiment by section; the others have their defaults."""
 
     data: dict[str, Any] = Field(default_factory=dict)
-    """Fields of `DataConfig`."""
     model: dict[str, Any] = Field(default_factory=dict)
-    """Fields of the model."""
     training: dict[str, Any] = Field(default_factory=dict)
-    """Fields of `TrainingConfig`."""
     count_ensemble: dict[str, Any] | None = None
-    """Fields of `CountEnsembleConfig`; ``{}`` for the defaults. If None, no count ensemble."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
-    """Fields of `EvaluationConfig`."""
 
 
 class SuiteEntry(_Fields):
     """A dataset or a model of a suite, with the fields that it sets."""
 
     name: Name
-    """Name of the dataset or model."""
 
 
 class Suite(_Fields):
@@ -45,17 +39,13 @@ class Suite(_Fields):
     """
 
     name: Name = "suite"
-    """Name of the suite."""
     seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field((0,), min_length=1)
     """Every model is trained with each; baselines use the first."""
     datasets: tuple[SuiteEntry, ...] = Field(min_length=1)
-    """The datasets."""
     models: tuple[SuiteEntry, ...] = ()
-    """The models."""
     baselines: tuple[str, ...] | None = None
     """Names of the baselines. If None, all that are informative under the protocol."""
     tracking: TrackingConfig = TrackingConfig()
-    """Where the runs are stored."""
 
     @field_validator("models")
     @classmethod
@@ -79,17 +69,13 @@ class Suite(_Fields):
         """Return the experiment of a model on a dataset, named SUITE-DATASET-MODEL-sSEED.
 
         Without a model it decides the baselines of the dataset, and is named SUITE-DATASET.
-
-        Raises:
-            InputError: fields are unknown, wrong or incompatible.
         """
         seed = self.seeds[0] if seed is None else seed
-        name = f"{self.name}-{dataset.name}" + ("" if model is None else f"-{model.name}-s{seed}")
-        tree: dict[str, Any] = {"name": name, "seed": seed}
-        tree["tracking"] = self.tracking.model_dump()
-        for fields in (self, dataset, *([] if model is None else [model])):
-            given = fields.model_fields_set & _Fields.model_fields.keys()
-            tree = merged(tree, fields.model_dump(include=given))
+        name = f"{self.name}-{dataset.name}" + (f"-{model.name}-s{seed}" if model else "")
+        tree: dict[str, Any] = {"name": name, "seed": seed, "tracking": self.tracking.model_dump()}
+        for fields in (self, dataset, *([model] if model else [])):
+            named = fields.model_fields_set & _Fields.model_fields.keys()
+            tree = merged(tree, fields.model_dump(include=named))
         return parse_experiment(tree, origin=f"suite {self.name}, {name}")
 
 
@@ -106,9 +92,7 @@ class Range(Section):
     """Numbers from low to high, inclusive; integers if both are."""
 
     low: int | float
-    """Smallest value."""
     high: int | float
-    """Largest value."""
     log: bool = False
     """Whether to sample on a logarithmic scale."""
 
@@ -125,7 +109,6 @@ class Choices(Section):
     """One of several values."""
 
     choices: tuple[bool | int | float | str | None, ...] = Field(min_length=1)
-    """The values."""
 
 
 class Search(Section):
@@ -134,9 +117,9 @@ class Search(Section):
     space: dict[str, Range | Choices] = Field(min_length=1)
     """Fields of the sections model and training by dotted name, e.g. ``model.dropout``."""
     trials: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = 50
-    """Number of trials of the study, including earlier calls. If None, only the time is limited."""
+    """Number of trials of the study, including earlier calls."""
     minutes: float | None = Field(None, gt=0, le=10**8)
-    """Number of minutes after which this call starts no more trials. If None, no time limit."""
+    """Number of minutes after which this call starts no more trials."""
 
     @model_validator(mode="after")
     def _ends(self) -> Self:

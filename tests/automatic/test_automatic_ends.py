@@ -127,9 +127,9 @@ def test_a_model_wins_where_a_kept_event_tells_the_next_item(plan: Plan) -> None
     assert isinstance(settings.model, FeatureReaderConfig)
     assert [feature.column for feature in settings.model.interaction_features] == ["event"]
     history = pl.DataFrame({"user_id": ["x"], "item_id": [5], "timestamp": [1], "event": ["buy"]})
-    model = Recommender.load(plan.out / "bundle", fitted.dataset)
+    model = Recommender.load(plan.out / "bundle", fitted.context.dataset)
     assert model.recommend(history, k=1)["item_id"].to_list() == [18]
-    assert fit(settings, fitted.dataset, Path("again")).test["ndcg_at_10"].mean > 0.8
+    assert fit(settings, fitted.context.dataset, Path("again")).test["ndcg_at_10"].mean > 0.8
 
 
 @pytest.mark.usefixtures("quick")
@@ -151,11 +151,11 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     assert not any(racer.won for racer in fitted.context.racers)
     assert set(ends(plan)) >= {"mine", "mine-model"}
     assert ModelBundle.open("runs/mine-model").trained is not None
-    model = Recommender.load(plan.out / "bundle", fitted.dataset)
+    model = Recommender.load(plan.out / "bundle", fitted.context.dataset)
     assert model.recommend(users=[log["user_id"][0]], k=3)["source"].unique().to_list() == ["model"]
     settings = load_experiment(plan.out / "experiment.yaml")
     assert settings.baseline == named.experiment.baseline
-    again = fit(settings, fitted.dataset, Path("again"))
+    again = fit(settings, fitted.context.dataset, Path("again"))
     assert again.test["ndcg_at_10"] == named.run.test["ndcg_at_10"]
 
 

@@ -126,9 +126,9 @@ def test_a_paused_or_killed_training_is_the_same_as_one_that_is_not(
     assert figures(killed) == figures(whole)
     assert killed.best_epoch == whole.best_epoch
     for name in ("latest", "best"):
-        last = weights(killed.context.state.read(f"{whole.name}.{name}"))
+        last = weights(killed.read(name))
         monkeypatch.chdir(folder)
-        assert same(last, weights(whole.context.state.read(f"{whole.name}.{name}")))
+        assert same(last, weights(whole.read(name)))
         monkeypatch.chdir(tmp_path)
     killed.context.state.remove()
     assert not start()[0].points
@@ -137,7 +137,7 @@ def test_a_paused_or_killed_training_is_the_same_as_one_that_is_not(
 def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
     trained: Racer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitted, best = trained.validated(), trained.context.state.read(f"{trained.name}.best")
+    fitted, best = trained.validated(), trained.read("best")
     assert best is not None
     assert fitted.curve.best == trained.quality
     assert fitted.trained_on == ("train",)
