@@ -306,22 +306,18 @@ def test_an_unreachable_server_is_reported_within_seconds(
     assert not (tmp_path / "out").exists()
 
 
-def test_files_of_the_user_are_not_replaced(
-    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
+@pytest.mark.parametrize(
+    ("out", "fault"),
+    [("out", r"notes\.txt does not belong to a run"), ("out/notes.txt/out", "cannot be written")],
+)
+def test_a_folder_that_cannot_be_replaced_is_reported_before_the_training(
+    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path, out: str, fault: str
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"notes\.txt does not belong to a run"):
-        fit(experiment, dataset, tmp_path / "out")
+    with pytest.raises(InputError, match=fault):
+        fit(experiment, dataset, tmp_path / out)
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-
-
-def test_an_unwritable_output_folder_is_reported_before_the_training(
-    dataset: PreparedDataset, experiment: Experiment, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        fit(experiment, dataset, tmp_path / "file" / "out")
     assert not (tmp_path / "mlflow.db").exists()
 
 

@@ -21,9 +21,7 @@ from recsys.config import (
     load_section,
     parse_experiment,
 )
-from recsys.data.histories import Histories
-from recsys.data.prepared import Part, PreparedDataset, prepare
-from recsys.data.splits import NextPurchases
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import tune as tune_module
 from recsys.experiments.tune import tune
@@ -97,27 +95,6 @@ def test_the_best_on_validation_wins_and_a_second_call_resumes(
     narrower = {"model.num_blocks": SPACE["model.num_blocks"]}
     other = tune(experiment, dataset, make_search(space=narrower, trials=1))
     assert (other.study != first.study, other.trials) == (True, 1)
-
-
-def test_the_test_targets_are_never_used(
-    dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts: list[Part] = []
-    histories, next_purchases = PreparedDataset.histories, PreparedDataset.next_purchases
-
-    def noted_histories(self: PreparedDataset, before: Part) -> Histories:
-        parts.append(before)
-        return histories(self, before)
-
-    def noted_purchases(self: PreparedDataset, part: Part) -> NextPurchases:
-        parts.append(part)
-        return next_purchases(self, part)
-
-    monkeypatch.setattr(PreparedDataset, "histories", noted_histories)
-    monkeypatch.setattr(PreparedDataset, "next_purchases", noted_purchases)
-    tune(experiment, dataset, make_search(trials=1))
-    assert parts
-    assert set(parts) == {"valid"}
 
 
 def test_a_trial_below_the_median_is_pruned(
