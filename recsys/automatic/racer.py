@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from recsys.automatic.clock import Clock, Speed
 from recsys.automatic.rules import Kind, Plan
@@ -138,7 +138,7 @@ class Context:
     phases: dict[str, float] = field(default_factory=dict)
     """The seconds of each."""
     progress: Progress | None = None
-    announce: Callable[[str], None] = lambda _: None
+    task: TaskID | None = None
     racers: list[Racer] = field(default_factory=list)
     members: Sequence[Racer] = ()
     """Those that the model is made of in the end."""
@@ -161,11 +161,15 @@ class Context:
         return state.race_began + share * (limit - kept - state.race_began)
 
     def say(self, what: str) -> None:
-        """Announce what is tried next, and the best so far: narrow terminals cut off its name."""
+        """Show the time left, what is tried next, and the best so far."""
         tried = [(baseline.ndcg_at_10, baseline.name) for baseline in self.state.baselines]
         tried += [(racer.quality, racer.name) for racer in self.racers if racer.points]
-        quality, name = max(tried, default=(0.0, ""))
-        self.announce(f"{what}, best {quality:.4f} ({name})" if tried else what)
+        if tried:
+            what = "{}, best {:.4f} ({})".format(what, *max(tried))
+        logger.debug("%s: %s; %.0f s left", self.plan.name, what, self.clock.left)
+        if self.progress is not None and self.task is not None:
+            ends, done = self.progress.get_time() + self.clock.left, self.clock.spent
+            self.progress.update(self.task, completed=done, ends=ends, status=what)
 
 
 @dataclass(eq=False)

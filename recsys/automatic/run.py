@@ -8,7 +8,7 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import takewhile
@@ -141,7 +141,7 @@ def _run(
     facts = LogFacts.of(dataset)
     settings = choose_settings(facts)
     kinds = propose(facts, settings, dataset.config, plan)
-    protocol, announce = kinds[0].experiment, _announcing(progress, plan.name, clock)
+    protocol = kinds[0].experiment
     for choice in (choices := [*choices, *settings]):
         logger.debug("%s: %s (%s)", *choice)
     encoders = Encoders.fit(protocol.model, dataset)  # all kinds read the same features
@@ -151,15 +151,15 @@ def _run(
     state = State.open(plan.out, {"dataset": dataset.fingerprint} | trees, fresh=plan.fresh)
     clock.before = state.seconds
     held_out = HeldOutParts.find(dataset, protocol.evaluation.request_time)
+    task = progress.add_task(plan.name, total=clock.limit, status="measuring the speed")
     if state.speed is None:
-        announce("measuring how fast a model is")
         cheapest = min(kinds, key=lambda kind: kind.cost)
         known = dataset, catalogue, held_out.valid
         state.speed = measure(cheapest.experiment, cheapest.cost, *known)
     samples = state.speed.sample(held_out, clock.limit, plan.seed)
     averages = plan.preset != "fast" and not facts.features  # no mean reads features
     run = plan, dataset, catalogue, samples, state.speed, clock, state, averages
-    context = Context(*run, phases, progress, announce)
+    context = Context(*run, phases, progress, task)
     finished, reason = train_models(context, kinds)
     context.say("testing")
     if finished is None:
@@ -173,12 +173,10 @@ def _run(
     with new_file(file) as new:
         text = f"# {answer.sentence}\n# {again}\n{dump_experiment(answer.experiment)}"
         new.write_text(text, encoding="utf-8")
-    with timed(phases, "baselines"):
-        runs = evaluate_baselines(context, answer, protocol)
-    runs = [answer.beaten, *runs] if answer.beaten else runs
+    runs = [answer.beaten] if answer.beaten else []
+    runs += evaluate_baselines(context, answer, protocol)
     context.say("writing the page")
-    with timed(phases, "page"):
-        page = write_page(context, answer, runs, choices, command)
+    page = write_page(context, answer, runs, choices, command)
     state.remove()  # not before: a run that is killed here resumes
     return FittedLog(context, answer, runs, page, clock.spent)
 
@@ -270,18 +268,6 @@ def name_of(source: TableSource) -> str:
     if not isinstance(source, str | os.PathLike):
         return "recommender"
     return re.sub(r"[^\w.-]+", "-", source_name(str(source))).strip("-.") or "recommender"
-
-
-def _announcing(progress: Progress, name: str, clock: Clock) -> Callable[[str], None]:
-    """Return what shows the time left of the whole run, and what is tried."""
-    task = progress.add_task(name, total=clock.limit, status="")
-
-    def announce(what: str) -> None:
-        logger.debug("%s: %s; %.0f s left", name, what, clock.left)
-        ends = progress.get_time() + clock.left
-        progress.update(task, completed=clock.spent, ends=ends, status=what)
-
-    return announce
 
 
 # --- The answer ----------------------------------------------------------------------------------

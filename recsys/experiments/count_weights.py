@@ -9,12 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.counts import (
-    Popularity,
-    RepeatCounts,
-    latest_histories,
-    log_popularity,
-)
+from recsys.baselines.counts import Popularity, RepeatCounts, latest_histories, log_popularity
 from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
 from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.prepared import Part, PreparedDataset
@@ -135,11 +130,7 @@ def choose_count_ensemble(
 
 
 def _best_weight(
-    counts: Sequence[Scorer],
-    model: Scorer,
-    weights: Sequence[float],
-    holdout: Holdout,
-    seen: Seen,
+    counts: Sequence[Scorer], model: Scorer, weights: Sequence[float], holdout: Holdout, seen: Seen
 ) -> tuple[int, float, RankTable]:
     """Return the index of the best counts, their weight (or 0), and the ranks of the sum."""
     tried = [(0, 0.0), *((index, weight) for index in range(len(counts)) for weight in weights)]

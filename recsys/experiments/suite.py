@@ -29,9 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_suite(
-    suite: Suite,
-    prepared: Callable[[Experiment], PreparedDataset],
-    out: Path = Path("runs"),
+    suite: Suite, prepared: Callable[[Experiment], PreparedDataset], out: Path = Path("runs")
 ) -> dict[str, list[str]]:
     """Run all runs of a suite that are not finished; an interrupted suite resumes.
 

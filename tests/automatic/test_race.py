@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def start(
     dataset: PreparedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[Racer]]:
     monkeypatch.chdir(tmp_path)
-    return lambda preset="fast", **changes: new_racers(dataset, preset, **changes)
+    return partial(new_racers, dataset)
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +291,7 @@ def test_ctrl_c_ends_the_training_with_the_best_so_far(
         monkeypatch.setattr(run, name, lambda _, racers: racers)
     monkeypatch.setattr(run, step, ctrl_c_once)
     advance(racers[1], 1)
-    context.state, context.racers = State.open(context.plan.out, {"seed": 0}, fresh=False), []
+    context.racers = []
     finished, _ = run.train_models(context, [racer.kind for racer in racers])
     assert finished is not None
     assert finished.fitted.interrupted

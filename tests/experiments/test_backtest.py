@@ -31,12 +31,6 @@ def test_folds_at_dates_by_hand() -> None:
     )
 
 
-def test_folds_of_equal_shares_by_hand() -> None:
-    by_share = folds(Backtest(folds=3, test_fraction=0.2, history="advancing"), np.arange(10))
-    assert [(fold.test_from, fold.test_until) for fold in by_share] == [(4, 6), (6, 8), (8, None)]
-    assert {fold.history for fold in by_share} == {"advancing"}
-
-
 def test_times_too_coarse_for_the_folds() -> None:
     with pytest.raises(InputError, match="begins two folds at the same time"):
         folds(Backtest(folds=3, test_fraction=0.1), np.repeat([1, 2], 10))
@@ -53,8 +47,10 @@ def test_only_a_backtest_has_folds() -> None:
     st.sampled_from([0.05, 0.1, 0.2]),
 )
 def test_each_later_interaction_is_tested_once(times: list[int], count: int, share: float) -> None:
-    made = folds(Backtest(folds=count, test_fraction=share), np.sort(times))
+    split = Backtest(folds=count, test_fraction=share, history="advancing")
+    made = folds(split, np.sort(times))
     assert len(made) == count
+    assert {fold.history for fold in made} == {"advancing"}
     assert made[-1].test_until is None
     assert all(early.test_until == late.test_from for early, late in pairwise(made))
     begin = made[0].test_from
