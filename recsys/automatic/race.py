@@ -218,6 +218,8 @@ class Finished(NamedTuple):
     fitted: Fitted
     averaging: Choice | None
     """What came of a mean of models, if one was tried."""
+    seconds: float
+    """Since the race began."""
 
 
 def finish(context: Context, racers: Sequence[Racer]) -> Finished:
@@ -229,8 +231,10 @@ def finish(context: Context, racers: Sequence[Racer]) -> Finished:
         left = context.moment(1.0, members) - context.clock.spent
         own = needed[number] / max(sum(needed[number:]), 1e-9)
         fitted.append(member.refit(context.clock.spent + own * left))
-    context.members, names = members, names_of(members)
-    if len(members) == 1:
-        return Finished(names, members[0].chosen_experiment(fitted[0]), fitted[0], averaging)
-    experiment, mean = mean_of_members(context, members, fitted)
-    return Finished(f"the mean of {names}", experiment, mean, averaging)
+    context.members, name, answer = members, names_of(members), fitted[0]
+    experiment = members[0].chosen_experiment(answer)
+    if len(members) > 1:
+        name = f"the mean of {name}"
+        experiment, answer = mean_of_members(context, members, fitted)
+    seconds = context.clock.spent - (context.state.race_began or 0.0)
+    return Finished(name, experiment, answer, averaging, seconds)

@@ -135,8 +135,6 @@ class Context:
     state: State
     averages: bool = False
     """Whether the answer may be a mean of models."""
-    phases: dict[str, float] = field(default_factory=dict)
-    """The seconds of each."""
     progress: Progress | None = None
     task: TaskID | None = None
     racers: list[Racer] = field(default_factory=list)

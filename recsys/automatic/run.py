@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import re
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -42,7 +41,7 @@ from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import beside, fit_baseline
 from recsys.experiments.fit import FinalScorer, evaluate_and_write, final_scorer
-from recsys.experiments.results import Run, check_out, timed
+from recsys.experiments.results import Run, check_out
 from recsys.folders.atomic import new_file
 from recsys.folders.locks import sole_use
 from recsys.inference.catalogue import Catalogue
@@ -120,12 +119,11 @@ def fit_log(
         find_named_dataset(os.fspath(source))  # refuses what is not there at once
     for folder in (plan.out, plan.beaten):
         check_out(folder)  # before a dataset of that name is replaced
-    phases, settings, name = dict[str, float](), with_words(config, words), plan.name
-    with timed(phases, "preparation"), shown() as view, stage(f"{name}: reading", progress=view):
-        dataset, choices = _prepare(source, name, settings, items, users)
+    with shown() as view, stage(f"{plan.name}: reading", progress=view):
+        dataset, choices = _prepare(source, plan.name, with_words(config, words), items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
     with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), shown() as view:
-        return _run(dataset, plan, clock, choices, view, phases, without_password(command))
+        return _run(dataset, plan, clock, choices, view, without_password(command))
 
 
 def _run(
@@ -134,7 +132,6 @@ def _run(
     clock: Clock,
     choices: list[Choice],
     progress: Progress,
-    phases: dict[str, float],
     command: str,
 ) -> FittedLog:
     """Choose settings for a prepared log, train, test once, and write the page."""
@@ -159,7 +156,7 @@ def _run(
     samples = state.speed.sample(held_out, clock.limit, plan.seed)
     averages = plan.preset != "fast" and not facts.features  # no mean reads features
     run = plan, dataset, catalogue, samples, state.speed, clock, state, averages
-    context = Context(*run, phases, progress, task)
+    context = Context(*run, progress, task)
     finished, reason = train_models(context, kinds)
     context.say("testing")
     if finished is None:
@@ -167,12 +164,8 @@ def _run(
     else:
         choices += [finished.averaging] if finished.averaging else []
         answer = answer_with_model(context, finished, protocol)
-    file = plan.out / artifacts.SETTINGS
-    words = ["recsys", "train", str(file), "--data", str(dataset.path), "--set"]
-    again = shlex.join([*words, f"name={plan.name}-again"])
-    with new_file(file) as new:
-        text = f"# {answer.sentence}\n# {again}\n{dump_experiment(answer.experiment)}"
-        new.write_text(text, encoding="utf-8")
+    with new_file(plan.out / artifacts.SETTINGS) as file:
+        file.write_text(dump_experiment(answer.experiment), encoding="utf-8")
     runs = [answer.beaten] if answer.beaten else []
     runs += evaluate_baselines(context, answer, protocol)
     context.say("writing the page")
@@ -191,13 +184,11 @@ def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, 
         InputError: no model can be trained, and there is no baseline; or the disk is full.
         KeyboardInterrupt: Ctrl-C, and there is no baseline either.
     """
-    state, phases = context.state, context.phases
+    state = context.state
     try:
-        with timed(phases, "baselines"):
-            tune_baselines(context, kinds[0].experiment)
-        with timed(phases, "training"):
-            racers = [Racer.ready(kind, context) for kind in kinds]
-            return finish(context, train_on(context, race(context, racers))), ""
+        tune_baselines(context, kinds[0].experiment)
+        racers = [Racer.ready(kind, context) for kind in kinds]
+        return finish(context, train_on(context, race(context, racers))), ""
     except KeyboardInterrupt:
         context.clock.stopped = True
     except CheckpointError:  # the disk is full: another answer could not be written either
@@ -280,15 +271,14 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
     """
     best = next(iter(context.state.baselines), None)
     words = context.dataset, context.held_out, finished.fitted, context.progress
-    with timed(context.phases, "evaluation"):
-        final = final_scorer(finished.experiment, *words)
+    final = final_scorer(finished.experiment, *words)
     tables = final.valid, final.valid_alone
     quality, alone = (float(table.values("ndcg_at_10").mean()) for table in tables)
     figures = f"{quality:.4f} of {finished.name} with counts, {alone:.4f} of it alone"
     if best is not None and quality < (1 + _GAIN) * best.ndcg_at_10:
         context.is_beaten = True
         answer = answer_with_baseline(context, best, protocol, figures)
-        beaten = _test(context, final, context.plan.beaten, answer.run.run_id)
+        beaten = _test(context, final, finished, context.plan.beaten, answer.run.run_id)
         return answer._replace(beaten=beaten.run_id)
     named, counts = finished.name, final.count_ensemble
     if best is not None:
@@ -297,7 +287,7 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
             way = "transitions and repeats" if protocol.evaluation.seen == "allow" else "PCTM"
             only_recent = counts is None or not (counts.weight or counts.repeat_weight)
             named = f"{'recent popularity' if only_recent else way} with {named}"
-    run = _test(context, final, context.plan.out, answer=named)
+    run = _test(context, final, finished, context.plan.out, answer=named)
     sentence = f"The answer is {named}: validation NDCG@10 {figures}."
     return Answer(run, sentence, finished.experiment)
 
@@ -305,6 +295,7 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
 def _test(
     context: Context,
     final: FinalScorer,
+    finished: Finished,
     out: Path,
     parent: str | None = None,
     answer: str | None = None,
@@ -316,7 +307,7 @@ def _test(
         for number, metrics in enumerate(final.fitted.curve.epochs, 1):
             if MONITOR in metrics:
                 tracker.log_metrics(metrics, number)
-        words = final, dataset, context.held_out, None, context.phases, out, tracker
+        words = final, dataset, context.held_out, None, finished.seconds, out, tracker
         return evaluate_and_write(*words, context.progress, answer)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
 import time
@@ -28,7 +27,7 @@ from recsys.evaluation.held_out import (
 from recsys.evaluation.tables import RankTable
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.count_weights import fit_count_ensemble
-from recsys.experiments.results import Results, Run, check_out, timed
+from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder
 from recsys.folders.locks import sole_use
@@ -56,7 +55,6 @@ def fit(
     progress: Progress | None = None,
     *,
     fresh: bool = False,
-    phases: dict[str, float] | None = None,
 ) -> Run:
     """Train, choose the best epoch on validation, evaluate once on test, write and log the results.
 
@@ -73,7 +71,6 @@ def fit(
         out: folder for the bundle and the tables (``runs/NAME`` if None), which is replaced.
         progress: the progress display. If None, a new one is shown.
         fresh: ignore and delete any checkpoint.
-        phases: gets the seconds of the phases of the run, by name.
 
     Raises:
         InputError: settings and dataset do not go together, the dataset has nothing to train on or
@@ -92,9 +89,8 @@ def fit(
                 raise SystemExit
             check_out(out)
             return fit_baseline(experiment, dataset, out)
-        phases = {} if phases is None else phases
         try:
-            return _fit(experiment, dataset, out, progress, phases, fresh)
+            return _fit(experiment, dataset, out, progress, fresh)
         except RecordError as error:
             raise RecordError(
                 f"{error}; {out} has the bundle and all figures, and the same command records them "
@@ -107,7 +103,6 @@ def _fit(
     dataset: PreparedDataset,
     out: Path,
     progress: Progress | None,
-    phases: dict[str, float],
     fresh: bool,
 ) -> Run:
     start = plan_start(experiment.with_data(dataset.config), dataset, out)
@@ -125,11 +120,8 @@ def _fit(
         train(report=lambda *_: None, save=lambda *_: None, progress=progress)
         raise SystemExit
     check_out(out)
-    if fresh:  # those of other members too, if the experiment had more
-        name = f"{out.name}.checkpoint"
-        members = out.parent.glob(f"{glob.escape(name)}.[0-9]*")
-        for path in (out.with_name(name), *members):
-            path.unlink(missing_ok=True)
+    for file in files if fresh else ():
+        file.remove()
     settings = experiment.family, flatten(experiment)
     latest = next((state for state in reversed(found) if state is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
@@ -149,11 +141,8 @@ def _fit(
 
         fitted = train(report=report, save=save, progress=view)
         seconds = time.perf_counter() - started
-        validating = sum(epoch.get("epoch/valid_seconds", 0.0) for epoch in fitted.curve.epochs)
-        phases |= {"training": seconds - validating, "validation": validating}
-        with timed(phases, "evaluation"):
-            final = final_scorer(experiment, dataset, held_out, fitted, view)
-        run = evaluate_and_write(final, dataset, held_out, candidates, phases, out, tracker, view)
+        final = final_scorer(experiment, dataset, held_out, fitted, view)
+        run = evaluate_and_write(final, dataset, held_out, candidates, seconds, out, tracker, view)
     for file in files:
         file.remove()
     return run
@@ -208,7 +197,7 @@ def evaluate_and_write(
     dataset: PreparedDataset,
     held_out: HeldOutParts,
     candidates: Candidates | None,
-    phases: dict[str, float],
+    seconds: float,
     out: Path,
     tracker: Tracker,
     progress: Progress | None = None,
@@ -216,8 +205,8 @@ def evaluate_and_write(
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
 
-    ``phases`` has the seconds of training and validation, and gets those of what follows;
-    ``answer`` is what the bundle and the MLflow tag of that name call the model, if anything.
+    ``seconds`` are those of training and validation; ``answer`` is what the bundle and the MLflow
+    tag of that name call the model, if anything.
     """
     experiment, fitted, evaluation = final.experiment, final.fitted, final.experiment.evaluation
     counts = final.count_ensemble
@@ -229,50 +218,45 @@ def evaluate_and_write(
     if answer is not None:
         tracker.tag(artifacts.ANSWER, answer)
     testing, histories = f"testing {experiment.name}", len(held_out.test.histories)
-    with timed(phases, "evaluation"):
-        with stage(testing, histories, progress) as line:
-            shown_model = ReportingScorer(final.model, line.advance)
-            test = evaluate_held_out(
-                *(shown_model, dataset, held_out.test, "test"),
-                *(evaluation, candidates, None if counts is None else counts.added_to),
-            )
-        with stage(testing, None, progress):
-            made: dict[str, Scorer | SequenceGenerator] = {"lists": scorer}
-            if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
-                generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)
-                made = {"lists": generator, "lists_best": scorer}
-            lists = evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
+    with stage(testing, histories, progress) as line:
+        shown_model = ReportingScorer(final.model, line.advance)
+        test = evaluate_held_out(
+            *(shown_model, dataset, held_out.test, "test"),
+            *(evaluation, candidates, None if counts is None else counts.added_to),
+        )
+    with stage(testing, None, progress):
+        made: dict[str, Scorer | SequenceGenerator] = {"lists": scorer}
+        if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
+            generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)
+            made = {"lists": generator, "lists_best": scorer}
+        lists = evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
     valid = with_segments(final.valid, dataset, held_out.valid)
     alone: dict[Part, RankTable] = {}
     if test.alone is not None:
         valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)
         alone = {"valid": valid_alone, "test": test.alone}
     results = Results(evaluation.cutoffs, test, lists, valid, alone)
-    with timed(phases, "bootstrap"):
-        _ = results.test_metrics, results.valid_metrics  # both are kept
-    seconds = phases.get("training", 0.0) + phases.get("validation", 0.0)
     best_epoch, _ = fitted.curve.validated()
     costs = {
         artifacts.BEST_EPOCH: best_epoch,
         artifacts.FIT_SECONDS: seconds,
         artifacts.PARAMETERS: sum(weight.numel() for weight in fitted.model.parameters()),
     }
-    costs |= {f"seconds_of/{phase}": took for phase, took in phases.items()} | peak_memory_mib()
+    costs |= peak_memory_mib()
     if counts is not None:
         costs |= {
             artifacts.COUNT_WEIGHT: counts.weight,
             artifacts.REPEAT_WEIGHT: counts.repeat_weight,
             artifacts.RECENT_WEIGHT: counts.recent_weight,
         }
-    with timed(phases, "writing"):
-        with new_folder(out) as folder:
-            ModelBundle.write(
-                *(folder / artifacts.BUNDLE, fitted.model, experiment, dataset),
-                *(fitted.trained_on, git_commit(), counts, fitted.catalogue.encoders),
-                *(final.temperature, answer),
-            )
-            results.save(folder)
-        results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
+    with new_folder(out) as folder:
+        ModelBundle.write(
+            *(folder / artifacts.BUNDLE, fitted.model, experiment, dataset),
+            *(fitted.trained_on, git_commit(), counts, fitted.catalogue.encoders),
+            *(final.temperature, answer),
+        )
+        results.save(folder)
+    results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
     return Run(
         *(tracker.run_id, experiment.tracking, out / artifacts.BUNDLE, best_epoch),
         *(results.valid_metrics, results.test_metrics, seconds, results.headline),

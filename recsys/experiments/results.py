@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,16 +21,6 @@ from recsys.tracking import artifacts
 from recsys.tracking.registry import ModelFacts, Registered, local_bundle, register_bundle
 from recsys.tracking.runs import find_run
 from recsys.tracking.tracker import Tracker
-
-
-@contextmanager
-def timed(phases: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds of the block to those of a phase of a run."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        phases[name] = phases.get(name, 0.0) + time.perf_counter() - started
 
 
 @dataclass(frozen=True)

@@ -90,9 +90,7 @@ def test_the_run_and_the_bundle_record_how_they_were_made(
     assert {"train/loss", "train/seconds", "peak_memory_mib"} <= set(logged.metrics)
     assert logged.metrics["valid/ndcg_at_10"] == run.valid["ndcg_at_10"].mean  # not the last epoch
     assert "epoch/valid_ndcg_at_10" in logged.metrics
-    phases = ("training", "validation", "evaluation", "bootstrap")
-    assert {f"seconds_of/{phase}" for phase in phases} <= set(logged.metrics)
-    assert logged.metrics["seconds_of/training"] <= logged.metrics["fit_seconds"] == run.seconds
+    assert logged.metrics["fit_seconds"] == run.seconds > 0
     bundle = ModelBundle.open(run.bundle)
     assert bundle.experiment.data == dataset.config
     assert bundle.manifest.protocol.trained_on == ("train", "valid")
