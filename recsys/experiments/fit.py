@@ -73,11 +73,10 @@ def fit(
         fresh: ignore and delete any checkpoint.
 
     Raises:
-        InputError: settings and dataset do not go together, the dataset has nothing to train on or
-            to evaluate, the checkpoint belongs to other settings or data, another process trains
-            into ``out``, or ``out`` or the tracking store cannot be used.
-        RecordError: the store failed at the end. The bundle and the tables are in ``out``, and the
-            checkpoint is kept: another call records them, and trains nothing again.
+        InputError: settings and dataset do not go together, there is nothing to train on or to
+            evaluate, the checkpoint belongs to other settings or data, or a folder or the store
+            cannot be used.
+        RecordError: the store failed at the end; another call records the results.
         Terminated: SIGTERM; run it again to resume.
         SystemExit: the training has ended, and this is not the first process.
     """

@@ -42,8 +42,8 @@ def run_suite(
         order of `BASELINES`.
 
     Raises:
-        InputError: a baseline is unknown, a dataset cannot be prepared, or the tracking store
-            cannot be used; or another process runs the suite or one of its runs.
+        InputError: a baseline is unknown, a dataset or the store cannot be used, or another process
+            runs the suite or one of its runs.
         KeyboardInterrupt: Ctrl-C; finished runs are kept.
     """
     for name in suite.baselines or ():
