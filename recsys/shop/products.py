@@ -13,7 +13,6 @@ from recsys.errors import InputError
 
 SEASONS = ("winter", "spring", "summer", "autumn")
 
-
 _SHELVES = """
 Outdoor: Trail, Summit, Featherlight, Stormproof, Expedition, Ridgeline, Weekend, Northern
 Hiking boots, Trail map, Trekking poles, Backpack, Head torch, Compass, Water bottle, Winter gloves
@@ -74,8 +73,8 @@ thread*, Knitting wool*
 class Shelf(NamedTuple):
     """One category: the styles of its goods, and (name, season or "", consumable) of each good.
 
-    Every good is a product with its plain name, and another product in each style: "Tent"; "Tent,
-    Trail"; … Consumables, with a star in the list, are used up and bought again.
+    Every good is a product, and another one in each style: "Tent"; "Tent, Trail"; … Consumables,
+    with a star in the list, are used up and bought again.
     """
 
     category: str
@@ -100,8 +99,7 @@ class Rule:
 
     name: str
     causes: tuple[str, ...]
-    effect: str
-    """Product id; each product is the effect of at most one rule."""
+    effect: str  # of this rule alone
     probability: float
     """The share of customers with all causes who follow the rule."""
 

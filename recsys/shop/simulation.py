@@ -1,7 +1,7 @@
 """The simulated shop: purchase histories with planted rules and their ground truth.
 
-It has what real shops have (long-tailed popularity, seasons, drifting tastes, repeat purchases,
-short and long histories) and what they lack: the cause of each planted purchase is known.
+It has what real shops have (long-tailed popularity, seasons, drifting tastes, repeat purchases) and
+what they lack: the cause of each planted purchase is known.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from numpy.typing import NDArray
 from recsys.errors import InputError
 from recsys.shop.products import PLANTED, SEASONS, Rule, list_products
 
+Indices = NDArray[np.int64]
 OPENED = datetime(2023, 1, 1)  # noqa: DTZ001 (the timestamps of the log are naive)
 YEARS = 3
 MAX_DELAY = 3.0
-"""The maximum number of the customer's own choices between the last cause and its effect; effects
-of other rules and repeats can occur between them as well."""
+"""The maximum number of the customer's own choices between the last cause and its effect."""
 COMPANY = 0.25
 """The probability that a customer buys another cause of a conjunction together with one."""
 FEWEST_CHOICES, MOST_CHOICES = 5, 100
 """The range of own choices per customer. What follows from them adds half as many or more."""
-
 _YEAR = 365.25 * 24 * 3600
 _QUARTERS = 4 * YEARS
 
@@ -71,17 +70,11 @@ def make_shop(seed: int = 0, num_customers: int = 10_000, num_products: int = 1_
         user_ids.gather(purchases["user"]).alias("user_id"),
         item_ids.gather(purchases["item"]).alias("item_id"),
         (OPENED + (seconds * 1_000_000).cast(pl.Duration("us"))).alias("timestamp"),
-        "position",
-        "rule",
+        *("position", "rule"),
     )
-    planted = pl.DataFrame(
-        {
-            "rule": np.arange(len(rules)),
-            "name": [rule.name for rule in rules],
-            "causes": [list(rule.causes) for rule in rules],
-        }
-    )
-    truth = history.join(planted, on="rule", maintain_order="left").drop("rule")
+    planted = {"rule": np.arange(len(rules)), "name": [rule.name for rule in rules]}
+    planted |= {"causes": [list(rule.causes) for rule in rules]}
+    truth = history.join(pl.DataFrame(planted), on="rule", maintain_order="left").drop("rule")
     log = history.select("user_id", "item_id", "timestamp")
     products = stock.select("item_id", "name", "category")
     return Shop(log, products, rules, truth.rename({"name": "rule"}))
@@ -101,11 +94,7 @@ def shuffled(shop: Shop, seed: int = 0) -> Shop:
 def _ids(letter: str, width: int, count: int) -> pl.Series:
     """Return product or customer ids in order: P0001, P0002, ..."""
     width = max(width, len(str(count)))
-    numbers = pl.Series(range(1, count + 1), dtype=pl.String).str.zfill(width)
-    return letter + numbers
-
-
-# --- How customers buy ----------------------------------------------------------------------------
+    return letter + pl.Series(range(1, count + 1), dtype=pl.String).str.zfill(width)
 
 
 def _simulate_purchases(
@@ -113,9 +102,9 @@ def _simulate_purchases(
 ) -> pl.DataFrame:
     """Simulate purchases from the stock (item_id, category, season, consumable).
 
-    Each customer makes a sequence of own choices, by popularity, season and a drifting taste, in
-    turns 0, 1, 2, …. Purchases that follow from earlier ones get turns between: first the effects
-    of the planted rules, then repeats of consumables.
+    Each customer makes own choices, by popularity, season and a drifting taste, in turns 0, 1, ….
+    Purchases that follow from earlier ones get turns between: first the effects of the planted
+    rules, then repeats of consumables.
 
     Returns:
         By user and time: user, item (rows of the stock), time (seconds since the shop opened),
@@ -143,21 +132,18 @@ def _simulate_purchases(
 
 
 def _purchases(
-    users: NDArray[np.int64],
-    items: NDArray[np.int64] | int,
-    turns: NDArray[np.float64],
-    rule: int = -1,
+    users: Indices, items: Indices | int, turns: NDArray[np.float64], rule: int = -1
 ) -> pl.DataFrame:
     table = pl.DataFrame({"user": users, "item": np.broadcast_to(items, users.shape)})
     return table.with_columns(pl.Series("turn", turns), pl.lit(rule, pl.Int64).alias("rule"))
 
 
-def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _starts(lengths: Indices) -> Indices:
     """Return where each user's rows start if they are concatenated."""
     return np.cumsum(lengths) - lengths
 
 
-def _times(lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
+def _times(lengths: Indices, rng: np.random.Generator) -> NDArray[np.float64]:
     """Draw the times of own choices, and of each customer's end, in seconds since opening [N + U].
 
     Customers join in the first two thirds of the log; most stay to the end, others leave earlier.
@@ -176,8 +162,8 @@ def _popularity(
 ) -> NDArray[np.float64]:
     """Draw the share of own choices of each product, before season and taste [I].
 
-    Half goes to the causes, first those of conjunctions, so that customers who bought one of two
-    but not the other are common; the other half to all other products, by a Zipf-Mandelbrot law.
+    Half goes to the causes, most to those of conjunctions, so that customers who bought one of two
+    but not the other are common; the rest to all other products, by a Zipf-Mandelbrot law.
     """
     best = np.zeros(num_products)
     for group in causes:
@@ -190,7 +176,7 @@ def _popularity(
 
 
 def _own_choices(
-    lengths: NDArray[np.int64],
+    lengths: Indices,
     times: NDArray[np.float64],
     popularity: NDArray[np.float64],
     stock: pl.DataFrame,
@@ -275,10 +261,7 @@ def _with_effects(
 
 
 def _with_repeats(
-    caused: pl.DataFrame,
-    lengths: NDArray[np.int64],
-    consumable: NDArray[np.bool_],
-    rng: np.random.Generator,
+    caused: pl.DataFrame, lengths: Indices, consumable: NDArray[np.bool_], rng: np.random.Generator
 ) -> pl.DataFrame:
     """Add repeat purchases of consumables; each purchase is repeated with probability 0.4."""
     parts = [caused]

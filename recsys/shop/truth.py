@@ -17,10 +17,9 @@ TopK = Callable[[Sequence[list[str]], int], Sequence[Sequence[str]]]
 Explain = Callable[[list[str], str], Sequence[float]]
 """A function from the item ids of a history, and an item, to the share of each history entry."""
 
-RECOVERED_RATE = 0.5
-"""A rule is recovered if its effect is in the top k of at least this share of its probes..."""
-RECOVERED_LIFT = 2.0
-"""...and at least this many times as often as when a cause is missing."""
+RECOVERED_RATE, RECOVERED_LIFT = 0.5, 2.0
+"""A rule is recovered if its effect is in the top k of at least this share of its probes, and at
+least this many times as often as when a cause is missing."""
 
 
 def rule_recovery(
@@ -37,10 +36,8 @@ def rule_recovery(
         k), without_cause (the same share of the controls without the cause that matters least),
         recovered.
     """
-    rng = np.random.default_rng(seed)
-    histories = list(_histories(shop).values())
-    neutral = _neutral(shop)
-    rows = []
+    rng, neutral = np.random.default_rng(seed), _neutral(shop)
+    histories, rows = list(_histories(shop).values()), []
     for rule in shop.rules:
         groups = _probes(rule, histories, neutral, num_probes, rng)
         lists = top_k([history for group in groups for history in group], k)
@@ -49,9 +46,8 @@ def rule_recovery(
         without = max(missing)
         recovered = with_causes >= RECOVERED_RATE and with_causes >= RECOVERED_LIFT * without
         rows.append((rule.name, float(with_causes), float(without), bool(recovered)))
-    return pl.DataFrame(
-        rows, schema=["rule", "with_causes", "without_cause", "recovered"], orient="row"
-    )
+    columns = ["rule", "with_causes", "without_cause", "recovered"]
+    return pl.DataFrame(rows, schema=columns, orient="row")
 
 
 def chain_continuation(
@@ -68,11 +64,9 @@ def chain_continuation(
         probabilities), continued (share of the probes), without_start (the same share of histories
         without the chain's first item).
     """
-    rng = np.random.default_rng(seed)
+    rng, neutral = np.random.default_rng(seed), _neutral(shop)
     names = dict(shop.products.select("item_id", "name").iter_rows())
-    histories = list(_histories(shop).values())
-    neutral = _neutral(shop)
-    rows = []
+    histories, rows = list(_histories(shop).values()), []
     for first, second in product(shop.rules, repeat=2):
         if not len(first.causes) == len(second.causes) == 1 or second.causes[0] != first.effect:
             continue
@@ -84,9 +78,8 @@ def chain_continuation(
         planted = first.probability * second.probability
         label = ", ".join(names[item] for item in chain)
         rows.append((label, planted, *found.mean(axis=1).tolist()))
-    return pl.DataFrame(
-        rows, schema=["chain", "planted", "continued", "without_start"], orient="row"
-    )
+    columns = ["chain", "planted", "continued", "without_start"]
+    return pl.DataFrame(rows, schema=columns, orient="row")
 
 
 def explanation_accuracy(
@@ -114,30 +107,21 @@ def explanation_accuracy(
                 f"user {user}, purchase {position}: {item} was planted here, but the log has "
                 f"{histories[user][position]}; judge models of a shuffled shop on the true one"
             )
-        shares = np.asarray(explain(history, item), dtype=np.float64)
-        if shares.shape != (len(history),):
-            raise ValueError(f"explain: must return {len(history)} shares, not {shares.shape}")
-        true = np.isin(history, causes)
+        shares, true = np.asarray(explain(history, item)), np.isin(history, causes)
         first = shares[true].max() > shares[~true].max(initial=-np.inf)
         rows.append((user, item, rule, bool(first), float(true.mean())))
-    return pl.DataFrame(
-        rows, schema=["user_id", "item_id", "rule", "cause_first", "chance"], orient="row"
-    )
+    columns = ["user_id", "item_id", "rule", "cause_first", "chance"]
+    return pl.DataFrame(rows, schema=columns, orient="row")
 
 
 def _probes(
-    rule: Rule,
-    histories: list[list[str]],
-    neutral: pl.Series,
-    num_probes: int,
-    rng: np.random.Generator,
+    rule: Rule, histories: list[list[str]], neutral: pl.Series, count: int, rng: np.random.Generator
 ) -> list[list[list[str]]]:
     """Return probe histories, and as many controls for each cause that is replaced."""
-    size = len(rule.causes)
-    own = {*rule.causes, rule.effect}
+    size, own = len(rule.causes), {*rule.causes, rule.effect}
     kept = [set(rule.causes), *(set(causes) for causes in combinations(rule.causes, size - 1))]
     groups: list[list[list[str]]] = [[] for _ in kept]
-    for customer in rng.integers(len(histories), size=num_probes):
+    for customer in rng.integers(len(histories), size=count):
         before = [item for item in histories[customer] if item not in own]
         before = before[: rng.integers(3, 20)]
         others = neutral.gather(rng.integers(len(neutral), size=2 * size)).to_list()
