@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import time
 from html import unescape
 from pathlib import Path
@@ -16,10 +15,11 @@ from typer.testing import CliRunner
 
 import recsys
 from recsys.automatic.clock import Clock
-from recsys.cli import app, main
+from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.shop.simulation import make_shop
+from tests.helpers.terminal import Terminal
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +37,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pl.DataFrame) -> 
     return tmp_path
 
 
-def refusal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
-) -> str:
-    """Run a command that must end in one line with status 2, and return the line."""
-    monkeypatch.setattr(sys, "argv", ["recsys", *words])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    return lines[0]
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -64,13 +56,10 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_time_in_which_a_command_loads_its_libraries_counts(
-    here: Path,
-    spent: list[float],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    here: Path, spent: list[float], monkeypatch: pytest.MonkeyPatch, terminal: Terminal
 ) -> None:
     monkeypatch.setattr("recsys.cli.start.monotonic", lambda: time.monotonic() - 20)
-    assert refusal(monkeypatch, capsys, "run", "purchases.csv") == "error: stopped"
+    assert terminal.refused("run", "purchases.csv") == "error: stopped"
     assert spent[0] >= 20
 
 
@@ -167,11 +156,7 @@ def test_nothing_is_replaced_where_the_results_cannot_be(here: Path, log: pl.Dat
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    said: str,
+    here: Path, terminal: Terminal, words: tuple[str, ...], said: str
 ) -> None:
-    assert said in refusal(monkeypatch, capsys, *words)
+    assert said in terminal.refused(*words)
     assert not Path("runs").exists()

@@ -13,11 +13,10 @@ import sys
 from html import unescape
 from pathlib import Path
 
-import numpy as np
-import polars as pl
 import pytest
 
 import recsys
+from tests.conftest import chains
 
 THREADS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
 LATE = "import sys, types; sys.modules['torch'] = types.ModuleType('torch'); "
@@ -34,23 +33,6 @@ def python(code: str, settings: dict[str, str], *prefix: str) -> tuple[str, str]
     return done.stdout.strip(), done.stderr
 
 
-def sequences(users: int, length: int, items: int, noise: float) -> pl.DataFrame:
-    """Return histories in which item i is followed by i + 1, but for a share of random items."""
-    generator = np.random.default_rng(0)
-    tokens = (generator.integers(items, size=users)[:, None] + np.arange(length)) % items
-    tokens = np.where(
-        generator.random(tokens.shape) < noise, generator.integers(items, size=tokens.shape), tokens
-    )
-    times = np.cumsum(generator.integers(1, 90_000, size=tokens.shape), axis=1)
-    return pl.DataFrame(
-        {
-            "user_id": np.repeat(np.arange(users), length),
-            "item_id": tokens.ravel(),
-            "timestamp": times.ravel(),
-        }
-    )
-
-
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -59,9 +41,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def page_of(name: str) -> str:
     """Return the words of a run's page."""
     return unescape(Path(f"runs/{name}/report.html").read_text(encoding="utf-8"))
-
-
-# --- Threads -------------------------------------------------------------------------------------
 
 
 def test_threads_do_not_spin_unless_the_user_says_so() -> None:
@@ -87,13 +66,10 @@ def test_threads_are_as_many_as_the_process_may_use() -> None:
     assert python(f"{bind}{SHOW}", {"OMP_NUM_THREADS": "3"})[0].endswith(" 3")
 
 
-# --- The name of the answer ----------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_an_answer_that_owes_the_network_nothing_has_the_name_of_its_counts() -> None:
     """One item tells the next one, which counts know at once."""
-    model = recsys.fit(sequences(150, 12, 40, noise=0.1), time_limit=3, preset="fast", name="mine")
+    model = recsys.fit(chains(150, 12, 40, noise=0.1), time_limit=3, preset="fast", name="mine")
     manifest = json.loads((model.bundle.path / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["name"] in {"PCTM", "markov", "sequential rules"}
     page = page_of("mine")
@@ -104,6 +80,6 @@ def test_an_answer_that_owes_the_network_nothing_has_the_name_of_its_counts() ->
 
 @pytest.mark.slow
 def test_no_model_is_recommended_for_a_log_of_chance() -> None:
-    recsys.fit(sequences(200, 8, 300, noise=1.0), time_limit=3, preset="fast", name="chance")
+    recsys.fit(chains(200, 8, 300, noise=1.0), time_limit=3, preset="fast", name="chance")
     page = page_of("chance")
     assert "Nothing here orders the items better than chance" in page

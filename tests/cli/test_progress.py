@@ -54,19 +54,6 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
-    terminal = Recorded(width)
-    view = terminal.view()
-    with stage("training online-retail-ii-next-basket refit", 10, view) as line:
-        line.say("epoch 12/40, best .1234, loss 5.12")
-        line.advance(4)
-    (shown,) = terminal.pictures[-1].splitlines()
-    assert len(shown) <= width
-    if width >= 80:
-        assert shown.rstrip().endswith("epoch 12/40, best .1234, loss 5.12")
-
-
 def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken() -> None:
     clock, view = Clock(), Recorded(80).view()
     view.get_time = clock

@@ -71,6 +71,7 @@ def test_an_epoch_has_each_pair_once_within_the_budget(
         found, windows[kind] = [], set()
         for batch in batches:
             assert len(batch.items) == 1 or batch.items.numel() <= budget
+            assert batch.items.shape[1] <= width
             real = batch.targets > 0
             assert torch.equal(real.sum(1), batch.lengths)
             assert torch.equal(batch.items > 0, real)
@@ -169,6 +170,7 @@ def test_cuts_lie_inside_the_histories_within_the_budget(
     counts = Counter[int]()
     for batch in epoch:
         assert len(batch.items) == 1 or batch.items.numel() + batch.targets.numel() <= budget
+        assert batch.items.shape[1] <= width
         for inputs, targets in cuts(batch):
             user = int(np.searchsorted(histories.offsets, inputs[0] - 1, side="right")) - 1
             first, end = histories.offsets[user] + 1, histories.offsets[user + 1] + 1

@@ -11,25 +11,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import torch
 
-from recsys.config import NextItemConfig, TargetAttention, parse_experiment
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
-from recsys.model.build import build_model
-from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
-LISTS = ["hat boots socks", "boots hat jacket", "socks hat", "jacket boots hat"]
-LOG = pl.DataFrame(
-    [
-        (user, item, time)
-        for user, items in enumerate(LISTS)
-        for time, item in enumerate(items.split())
-    ],
-    schema=["user_id", "item_id", "timestamp"],
-    orient="row",
-)
 LONG = "x" * 100_000
 ODD: list[Any] = [
     *(None, 0, -1, 2.5, float("nan"), float("inf"), True, 10**30, 2**64, np.int64(3), pd.NA),
@@ -40,24 +26,6 @@ ODD: list[Any] = [
     *([["hat"], None], [[2**64]], [["\ud800"]], [[object()]], [[b"hat"]], [[float("nan")]]),
     *(np.array([1]), np.zeros((2, 2)), np.array([None]), pd.Series(["hat"]), pl.DataFrame()),
 ]
-
-
-@pytest.fixture(scope="module")
-def recommender(tmp_path_factory: pytest.TempPathFactory) -> Recommender:
-    folder = tmp_path_factory.mktemp("api")
-    dataset = prepare(LOG, out=folder / "data")
-    model = NextItemConfig(
-        embedding_dim=8,
-        num_blocks=1,
-        feed_forward_dim=8,
-        max_sequence_length=3,
-        head=TargetAttention(num_heads=1, head_dim=4),
-    )
-    experiment = parse_experiment({"model": model})
-    torch.manual_seed(0)
-    weights = build_model(model, dataset.num_items)
-    ModelBundle.write(folder / "bundle", weights, experiment, dataset, ("train",))
-    return Recommender.load(folder / "bundle", dataset)
 
 
 HISTORY = [["hat", "boots"]]

@@ -97,13 +97,8 @@ def test_checkpoints(tmp_path: Path, flips: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "items.npy", "cuts.npy", "items.parquet"])
-def test_datasets(name: str, tmp_path: Path, flips: int) -> None:
-    log = pl.DataFrame(
-        [(user, item, time) for user in "abcdef" for time, item in enumerate("qrstuv")],
-        schema=["user_id", "item_id", "timestamp"],
-        orient="row",
-    )
-    path = prepare(log, out=tmp_path / "data").path
+def test_datasets(name: str, tiny_log: pl.DataFrame, tmp_path: Path, flips: int) -> None:
+    path = prepare(tiny_log, out=tmp_path / "data").path
 
     def read() -> object:
         found = PreparedDataset.open(path)
@@ -112,5 +107,5 @@ def test_datasets(name: str, tmp_path: Path, flips: int) -> None:
         return manifest, found.item_table.rows(), [array.tolist() for array in arrays]
 
     assert assert_refused_or_equal(path / name, read, read(), flips) >= 0.7 * flips
-    prepare(log, out=path)
+    prepare(tiny_log, out=path)
     shutil.rmtree(path)

@@ -43,19 +43,16 @@ def test_any_rows(rows: list[list[str]], header: str, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl"])
-def test_damaged_logs(ending: str, tmp_path: Path, budget: Callable[[int, int], int]) -> None:
-    log = pl.DataFrame(
-        [(user, item, time) for user in "abc" for time, item in enumerate("qrst")],
-        schema=["user_id", "item_id", "timestamp"],
-        orient="row",
-    )
+def test_damaged_logs(
+    ending: str, tiny_log: pl.DataFrame, tmp_path: Path, budget: Callable[[int, int], int]
+) -> None:
     file, chance, trials = tmp_path / f"log{ending}", random.Random(0), budget(40, 2000)  # noqa: S311
     if ending == ".parquet":
-        log.write_parquet(file)
+        tiny_log.write_parquet(file)
     elif ending == ".csv":
-        log.write_csv(file)
+        tiny_log.write_csv(file)
     else:
-        log.write_ndjson(file)
+        tiny_log.write_ndjson(file)
     content = file.read_bytes()
     for trial in range(trials):
         damaged = bytearray(content)

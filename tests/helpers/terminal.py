@@ -28,3 +28,10 @@ class Terminal:
         status, out, err = self(*words, "--json")
         assert status == 0, err
         return json.loads(out)
+
+    def refused(self, *words: str) -> str:
+        """Run a command that must end with status 2, print nothing else, and say why in a line."""
+        status, out, err = self(*words)
+        (line,) = err.splitlines()
+        assert (status, out, line[:7]) == (2, "", "error: ")
+        return line
