@@ -69,7 +69,7 @@ def test_threads_are_as_many_as_the_process_may_use() -> None:
 @pytest.mark.slow
 def test_an_answer_that_owes_the_network_nothing_has_the_name_of_its_counts() -> None:
     """One item tells the next one, which counts know at once."""
-    model = recsys.fit(chains(150, 12, 40, noise=0.1), time_limit=3, preset="fast", name="mine")
+    model = recsys.fit(chains(150, 12, noise=0.1), time_limit=3, preset="fast", name="mine")
     manifest = json.loads((model.bundle.path / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["name"] in {"PCTM", "markov", "sequential rules"}
     page = page_of("mine")
@@ -80,6 +80,6 @@ def test_an_answer_that_owes_the_network_nothing_has_the_name_of_its_counts() ->
 
 @pytest.mark.slow
 def test_no_model_is_recommended_for_a_log_of_chance() -> None:
-    recsys.fit(chains(200, 8, 300, noise=1.0), time_limit=3, preset="fast", name="chance")
+    recsys.fit(chains(200, 8, items=300, noise=1.0), time_limit=3, preset="fast", name="chance")
     page = page_of("chance")
     assert "Nothing here orders the items better than chance" in page
