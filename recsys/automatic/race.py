@@ -20,7 +20,7 @@ from recsys.experiments.baselines import baselines_of
 from recsys.experiments.trainings import mean_of
 from recsys.reports.run_page import Choice
 from recsys.training.epochs import MONITOR
-from recsys.training.refit import Fitted
+from recsys.training.loop import Fitted
 
 _BASELINE_SHARE = 0.06
 """Share of the limit for tuning baselines."""

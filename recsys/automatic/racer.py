@@ -33,8 +33,7 @@ from recsys.serving.calibration import CALIBRATING
 from recsys.training.checkpoints import Checkpoint, CheckpointError, CheckpointFile, TrainingState
 from recsys.training.device import training_device, with_precision
 from recsys.training.epochs import ENDLESS, MONITOR, Curve, Report
-from recsys.training.loop import build_batches, train
-from recsys.training.refit import Fitted
+from recsys.training.loop import Fitted, build_batches, train
 
 logger = logging.getLogger(__name__)
 

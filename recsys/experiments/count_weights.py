@@ -18,7 +18,7 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Blend, Scored, Scorer, Seen, user_batches
-from recsys.training.refit import Fitted
+from recsys.training.loop import Fitted
 
 GRID = tuple(
     replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED_PCTM.values(), LAST_ITEM)

@@ -43,7 +43,7 @@ from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import Checkpoint, TrainingState
 from recsys.training.device import process, take_gpu, with_precision
 from recsys.training.epochs import Curve
-from recsys.training.refit import Fitted, with_enough_epochs
+from recsys.training.loop import Fitted, with_enough_epochs
 
 logger = logging.getLogger(__name__)
 

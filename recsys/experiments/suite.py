@@ -23,7 +23,7 @@ from recsys.progress import new_progress, shown, stage
 from recsys.tracking.runs import find_runs
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoints import CheckpointError
-from recsys.training.refit import with_enough_epochs
+from recsys.training.loop import with_enough_epochs
 
 logger = logging.getLogger(__name__)
 

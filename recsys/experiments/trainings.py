@@ -36,8 +36,7 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import decisive_facts
 from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
 from recsys.training.epochs import MONITOR, Curve, Report
-from recsys.training.loop import WarmStart
-from recsys.training.refit import Fitted, train_and_refit
+from recsys.training.loop import Fitted, WarmStart, train_and_refit
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ _MAY_CHANGE = {"model.dropout", "model.mask_probability"}
 """Settings of a model that its weights do not depend on."""
 
 SaveTraining = Callable[[int, TrainingState, Curve | None], None]
-"""Saves the state of a training, by its place; see `recsys.training.refit.Save`."""
+"""Saves the state of a training, by its place; see `recsys.training.loop.Save`."""
 
 
 class Start(NamedTuple):

@@ -29,8 +29,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress
 from recsys.tracking.tracker import config_fingerprint
 from recsys.training.epochs import MONITOR
-from recsys.training.loop import train
-from recsys.training.refit import with_enough_epochs
+from recsys.training.loop import train, with_enough_epochs
 
 logger = logging.getLogger(__name__)
 

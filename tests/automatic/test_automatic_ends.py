@@ -33,7 +33,7 @@ from recsys.folders.locks import BusyError, sole_use
 from recsys.model.models import AveragedModel, Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
-from recsys.training.refit import Fitted
+from recsys.training.loop import Fitted
 from tests.conftest import chains
 
 ITEMS = 40

@@ -33,9 +33,8 @@ from recsys.tracking.registry import local_bundle
 from recsys.tracking.runs import find_runs
 from recsys.tracking.store import mlflow_link
 from recsys.tracking.tracker import RecordError, track
-from recsys.training import refit as refit_module
-from recsys.training.loop import build_batches, train
-from recsys.training.refit import with_enough_epochs
+from recsys.training import loop as loop_module
+from recsys.training.loop import build_batches, train, with_enough_epochs
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +197,7 @@ def test_an_interrupted_refit_falls_back_to_the_validated_model(
         trained.append({name: weight.clone() for name, weight in found[0].state_dict().items()})
         return found
 
-    monkeypatch.setattr(refit_module, "train", interrupted)
+    monkeypatch.setattr(loop_module, "train", interrupted)
     run = fit(experiment, dataset, tmp_path / "out")
     bundle = ModelBundle.open(run.bundle)
     assert bundle.manifest.protocol.trained_on == ("train",)

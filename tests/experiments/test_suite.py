@@ -21,7 +21,7 @@ from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.experiments.suite import run_suite
 from recsys.reports.comparison import compare
-from recsys.training import refit
+from recsys.training import loop
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TREE: dict[str, Any] = {
@@ -187,7 +187,7 @@ def test_a_training_ended_early_by_ctrl_c_is_not_finished(
 def test_a_small_log_without_named_epochs_is_trained_for_more_of_them_and_once(
     tmp_path: Path, dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refit, "_ENOUGH_STEPS", 42)
+    monkeypatch.setattr(loop, "_ENOUGH_STEPS", 42)
     changes: dict[str, Any] = {
         "seeds": [0],
         "training": {"batch_tokens": 1000},
