@@ -137,10 +137,7 @@ def entries_at(matrix: csr_array, rows: NDArray[Any], columns: Tokens) -> Floats
 
 
 def summed_votes(
-    read: Histories,
-    weights: Floats,
-    matrix: csr_array,
-    candidates: Tokens | None = None,
+    read: Histories, weights: Floats, matrix: csr_array, candidates: Tokens | None = None
 ) -> Floats:
     """Sum the weighted rows of a matrix [I + 1, I + 1] over the N items of B histories.
 

@@ -205,10 +205,7 @@ class SequentialRules(CountScorer):
 
     @classmethod
     def fit(
-        cls,
-        histories: Histories,
-        num_items: int,
-        settings: SequentialRulesSettings | None = None,
+        cls, histories: Histories, num_items: int, settings: SequentialRulesSettings | None = None
     ) -> SequentialRules:
         """Count the successions of the training histories."""
         settings = settings or SequentialRulesSettings()

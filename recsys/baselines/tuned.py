@@ -8,12 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from recsys.baselines.counts import (
-    PersonalFrequency,
-    Popularity,
-    RepeatLast,
-    latest_histories,
-)
+from recsys.baselines.counts import PersonalFrequency, Popularity, RepeatLast, latest_histories
 from recsys.baselines.neighbours import (
     EASE,
     EASESettings,

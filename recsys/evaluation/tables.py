@@ -158,11 +158,7 @@ class RankTable(SavedTable):
 
 
 def evaluate(
-    scorer: Scorer,
-    holdout: Holdout,
-    part: Part,
-    seen: Seen,
-    candidates: Candidates | None = None,
+    scorer: Scorer, holdout: Holdout, part: Part, seen: Seen, candidates: Candidates | None = None
 ) -> RankTable:
     """Rank every target of a holdout, over the full catalogue or among its candidates.
 
@@ -281,11 +277,7 @@ class TopKTable(SavedTable):
 
 
 def next_list_table(
-    lists: NDArray[np.int32],
-    next_purchases: NextPurchases,
-    part: Part,
-    num_items: int,
-    seen: Seen,
+    lists: NDArray[np.int32], next_purchases: NextPurchases, part: Part, num_items: int, seen: Seen
 ) -> NextListTable:
     """Make the table of one list per user [Q, n], beside the purchases of these Q users."""
     targets = next_purchases.targets

@@ -25,12 +25,7 @@ from rich.progress import Progress
 from torch import Tensor
 
 from recsys.config import AveragedConfig, Experiment, MaskedItemConfig, SequenceToSequenceConfig
-from recsys.data.batches import (
-    EpochBatches,
-    Replay,
-    TrainingBatches,
-    histories_after,
-)
+from recsys.data.batches import EpochBatches, Replay, TrainingBatches, histories_after
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout

@@ -102,10 +102,7 @@ each_table = pytest.mark.parametrize("table", [make() for make in TABLES.values(
 
 @each_table
 def test_load_returns_what_was_saved(table: Table, tmp_path: Path) -> None:
-    segmented = replace(
-        table,
-        frame=table.frame.with_columns(pl.lit("de").alias("country")),
-    )
+    segmented = replace(table, frame=table.frame.with_columns(pl.lit("de").alias("country")))
     segmented.save(tmp_path / "table.parquet")
     loaded = type(table).load(tmp_path / "table.parquet")
     assert loaded.frame.equals(segmented.frame)

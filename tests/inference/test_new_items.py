@@ -156,10 +156,7 @@ def test_a_new_item_can_be_in_a_history(untitled: Recommender) -> None:
         ({"item_id": ["scarf", "hat"]}, "new items: item_id 'hat' is in the catalogue already"),
         ({"item_id": ["scarf", "scarf"]}, "new items: item_id 'scarf' occurs twice"),
         ({"item_id": ["scarf", None]}, "new items: an id is missing"),
-        (
-            {"price": ["9.5", "dear"]},
-            "number 'price': item 'shoes' has 'dear', which is not a n",
-        ),
+        ({"price": ["9.5", "dear"]}, "number 'price': item 'shoes' has 'dear', which is not a n"),
         ({"kind": [["neck"], ["shoe"]]}, "new items: .* a column of single values"),
     ],
 )

@@ -53,8 +53,7 @@ def test_scoring_is_right_on_a_pretended_gpu() -> None:
 @pytest.fixture(
     params=[
         pytest.param(
-            "pretended",
-            marks=pytest.mark.skipif(not PRETENDED, reason="the test above runs it"),
+            "pretended", marks=pytest.mark.skipif(not PRETENDED, reason="the test above runs it")
         ),
         pytest.param(
             "cuda",
@@ -124,7 +123,7 @@ OF_DOT_PRODUCTS: dict[str, Answer] = {
 OF_SEQUENCES: dict[str, Answer] = {
     "generate": lambda model: model.generate(
         KNOWN, n=2, strategy=Beam(width=2), candidates=["hat", "socks", "boots"]
-    ),
+    )
 }
 SIZES = {"embedding_dim": 8, "max_sequence_length": 3}
 ATTENTION = {"kind": "target_attention", "num_heads": 2, "head_dim": 4}

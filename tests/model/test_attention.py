@@ -13,12 +13,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from recsys.model.attention import (
-    AdditiveAttention,
-    attend,
-    attention_weights,
-    causal_mask,
-)
+from recsys.model.attention import AdditiveAttention, attend, attention_weights, causal_mask
 
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**16)

@@ -79,11 +79,7 @@ def scores(model: Any, candidates: Any = None) -> Any:
     return ModelScorer(model, LENGTH).score(HISTORIES, candidates).numpy()
 
 
-MEANS = [
-    mean_of(KERNEL, DOT),
-    mean_of(HSTU, ATTENTION, DOT, KERNEL),
-    mean_of(*OTHERS, ATTENTION),
-]
+MEANS = [mean_of(KERNEL, DOT), mean_of(HSTU, ATTENTION, DOT, KERNEL), mean_of(*OTHERS, ATTENTION)]
 
 
 @pytest.mark.parametrize("config", MEANS)

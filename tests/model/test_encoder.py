@@ -181,14 +181,7 @@ def torch_name(ours: str) -> str:
 def twins(
     norm: Literal["pre", "post"], activation: Literal["gelu", "relu"], heads: int, layers: int
 ) -> tuple[nn.ModuleDict, nn.Transformer]:
-    common = BlockSettings(
-        DIM,
-        heads,
-        FEED_FORWARD,
-        dropout=0.0,
-        norm=norm,
-        activation=activation,
-    )
+    common = BlockSettings(DIM, heads, FEED_FORWARD, dropout=0.0, norm=norm, activation=activation)
     encoder_blocks = [EncoderBlock(common) for _ in range(layers)]
     decoder_blocks = [DecoderBlock(common) for _ in range(layers)]
     encoder = Encoder(None, encoder_blocks, DIM, 0.0, causal=False)

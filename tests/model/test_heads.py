@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys.model.attention import last_states
-from recsys.model.heads import (
-    TargetAttentionHead,
-)
+from recsys.model.heads import TargetAttentionHead
 
 DIM = 6
 shapes = st.fixed_dictionaries(

@@ -10,10 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.model.heads import DotProductHead, TargetAttentionHead
-from recsys.training.losses import (
-    SeenItems,
-    chunked_cross_entropy,
-)
+from recsys.training.losses import SeenItems, chunked_cross_entropy
 
 
 def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:

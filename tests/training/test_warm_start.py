@@ -13,12 +13,7 @@ import torch
 from mlflow import MlflowClient
 
 import recsys
-from recsys.config import (
-    DataConfig,
-    Experiment,
-    GlobalTime,
-    parse_experiment,
-)
+from recsys.config import DataConfig, Experiment, GlobalTime, parse_experiment
 from recsys.data.batches import Replay, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
@@ -86,12 +81,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def make_experiment(store: str, model: str = "dot product", *overrides: str) -> Experiment:
     tree = {
         "name": "run",
-        "model": {
-            "embedding_dim": 16,
-            "max_sequence_length": 6,
-            "dropout": 0.0,
-            **MODELS[model],
-        },
+        "model": {"embedding_dim": 16, "max_sequence_length": 6, "dropout": 0.0, **MODELS[model]},
         "training": {
             "max_epochs": 12,
             "learning_rate": 0.02,
