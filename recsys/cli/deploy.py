@@ -31,8 +31,8 @@ def serve_bundle(
     data: Data = None,
     host: str = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535)] = 8000,
-    workers: int = 1,
-    threads: int | None = None,
+    workers: Annotated[int, Option(min=1)] = 1,
+    threads: Annotated[int | None, Option(min=1)] = None,
     gather_ms: Annotated[float, Option(min=0, max=1000)] = 4.0,
     retrieve: Retrieve = None,
     index: Index = None,
@@ -65,8 +65,7 @@ def serve_bundle(
     """
     import torch
 
-    from recsys.machine import usable_processors
-    from recsys.server.process import serve, threads_of
+    from recsys.server.process import serve
     from recsys.server.service import ServerSettings
 
     if gpu and not torch.cuda.is_available():
@@ -81,7 +80,7 @@ def serve_bundle(
         cache_bytes=cache,
         api_key=os.environ.get("RECSYS_API_KEY") or None,
     )
-    serve(settings, host, port, threads_of(threads, usable_processors(), workers), workers)
+    serve(settings, host, port, threads, workers)
 
 
 @command("index", "Deploy")

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, Security
+from fastapi import Depends, FastAPI, HTTPException, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
@@ -44,10 +45,8 @@ _ABOUT = """Next-item recommendations, scores and explanations from a trained bu
 A user is given by a `history` (item ids, oldest first), by rows of the raw `log`, or by the
 `user_id` of a prepared dataset, with what is new as `history`. Every error is
 `{"error": "one line"}`."""
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": "Why there is no answer, in one line."}
-    for status in ("4XX", "5XX")
-}
+_PROBLEM = {"model": Problem, "description": "Why there is no answer, in one line."}
+_PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": _PROBLEM, "5XX": _PROBLEM}
 _QUESTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel], str], ...] = (
     ("recommend", RecommendRequest, Items, "The best items of a user"),
     ("score", ScoreRequest, Items, "The scores of given items"),
@@ -61,6 +60,8 @@ _QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 def make_app(service: Service) -> FastAPI:
     """Return the application of a service; it starts and stops the thread of the model."""
+    key = service.settings.api_key
+    closed = [] if key is None else [Depends(_key_check(key))]
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -83,18 +84,10 @@ def make_app(service: Service) -> FastAPI:
         telemetry=None,
     )
     app.add_middleware(_Watched, service=service)
-    app.include_router(_routes(service))
     for kind in (InputError, AnyHTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
-    return app
-
-
-def _routes(service: Service) -> APIRouter:
-    key = service.settings.api_key
-    closed = [] if key is None else [Depends(_key_check(key))]
-    router = APIRouter()
     for question, request, answer, summary in _QUESTIONS:
-        router.add_api_route(
+        app.add_api_route(
             f"/v1/{question}",
             _endpoint(service, question, request),
             methods=["POST"],
@@ -112,22 +105,15 @@ def _routes(service: Service) -> APIRouter:
         service.thread.check_running()
         return await alive()
 
-    about: dict[str, Any] = {"tags": ["operation"], "responses": _PROBLEMS}
-    router.add_api_route("/healthz", alive, summary="Whether the process is alive", **about)
-    router.add_api_route("/readyz", ready, summary="Whether requests are answered", **about)
-
-    @router.get(
-        "/metrics",
-        summary="Metrics for Prometheus",
-        tags=["operation"],
-        dependencies=closed,
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, **_PROBLEMS},
-    )
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
-    return router
+    about: dict[str, Any] = {"tags": ["operation"], "responses": _PROBLEMS}
+    app.add_api_route("/healthz", alive, summary="Whether the process is alive", **about)
+    app.add_api_route("/readyz", ready, summary="Whether requests are answered", **about)
+    about |= {"response_class": PlainTextResponse, "dependencies": closed}
+    app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus", **about)
+    return app
 
 
 def _endpoint(service: Service, question: str, kind: type[BaseModel]) -> Callable[..., Any]:

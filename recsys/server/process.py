@@ -22,6 +22,7 @@ from uvicorn.supervisors import Multiprocess
 
 from recsys.errors import InputError
 from recsys.loading import bundle_folder
+from recsys.machine import usable_processors
 from recsys.server.app import make_app
 from recsys.server.service import ServedModel, ServerSettings, Service
 from recsys.server.telemetry import FACTS, SHARED_METRICS, write_json_lines
@@ -39,21 +40,25 @@ _LOADING_SECONDS = 600
 """What a worker has to load its model, and to say that it is alive."""
 
 
-def serve(settings: ServerSettings, host: str, port: int, threads: int, workers: int = 1) -> None:
+def serve(
+    settings: ServerSettings, host: str, port: int, threads: int | None = None, workers: int = 1
+) -> None:
     """Serve until SIGTERM or SIGINT; then answer what was asked, and return.
 
     Several workers are uvicorn's: each has a model of its own, one that dies is replaced, and on
-    SIGHUP one after the other is. Each has so many ``threads`` of torch. Port 0 is any free one.
+    SIGHUP one after the other is. Each has so many ``threads`` of torch; by default all workers
+    divide the cores. Port 0 is any free one.
 
     Raises:
         InputError: the model cannot be opened, or the address cannot be listened on.
     """
+    threads = threads or max(1, usable_processors() // workers)
     # Nothing here keeps a model that is replaced, or that each of several workers has.
     service = Service(ServedModel.load(settings), threads) if workers == 1 else None
-    if service is not None:
-        items = service.model.bundle.num_items
-    else:
+    if service is None:
         items = ModelBundle.open(bundle_folder(settings.bundle, settings.tracking)).num_items
+    else:
+        items = service.model.bundle.num_items
     with listen(host, port) as listener:
         write_json_lines()
         host, port = listener.getsockname()[:2]
@@ -65,23 +70,6 @@ def serve(settings: ServerSettings, host: str, port: int, threads: int, workers:
         else:
             _watch_over_workers(settings, listener, threads, workers)
     logger.info("ended")
-
-
-def threads_of(threads: int | None, available: int, workers: int = 1) -> int:
-    """Return the threads of torch of each worker; by default the workers divide all cores.
-
-    Raises:
-        InputError: more threads than cores: they would wait for each other.
-
-    >>> threads_of(None, available=8), threads_of(4, 8), threads_of(None, 8, workers=3)
-    (8, 4, 2)
-    """
-    if not 1 <= workers <= available:
-        raise InputError(f"--workers {workers}: must be from 1 to {available}, the cores there are")
-    most = available // workers
-    if threads is not None and not 1 <= threads <= most:
-        raise InputError(f"--threads {threads}: must be from 1 to {most}, the cores of a worker")
-    return threads or most
 
 
 def answer(service: Service, listener: socket.socket) -> None:
@@ -134,11 +122,7 @@ def _end_with_parent() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 is any free one.
-
-    Raises:
-        InputError: the address cannot be listened on.
-    """
+    """Return a listening socket; port 0 is any free one."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = addresses[0]

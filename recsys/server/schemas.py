@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from recsys.inference.scorer import Seen
+
 _INTEGER = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
 _NUMBER = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 _TEXT = Annotated[StrictStr, Field(max_length=1_000)]
@@ -44,16 +46,15 @@ Several = Annotated[list[T], Field(fail_fast=True, max_length=_MOST)]
 """A list of which the first wrong value is named: errors of 10,000 cost more than an answer."""
 
 
-def _examples(*bodies: dict[str, Any]) -> dict[str, Any]:
-    return {"examples": [*bodies]}
+class Request(BaseModel, extra="forbid", use_attribute_docstrings=True):
+    """The body of a request."""
 
 
-class User(BaseModel, extra="forbid", use_attribute_docstrings=True):
+class User(Request):
     """A user: by history, by rows of a log, or by id; with an id, the history is what is new."""
 
     history: Several[Id] | None = None
-    """Ids of items, oldest first; no rule of the dataset is applied to them. With a user's id: the
-    interactions that came after those of the dataset."""
+    """Ids of items, oldest first; no rule of the dataset is applied to them."""
     times: Several[Time] | None = None
     """The time of each item of the history, which is sorted by it; for models that read times."""
     log: Several[Row] | None = None
@@ -74,19 +75,15 @@ class User(BaseModel, extra="forbid", use_attribute_docstrings=True):
         return self
 
 
-class RecommendRequest(
-    User,
-    json_schema_extra=_examples(
-        {"history": ["P0007", "P0012"], "k": 5},
-        {"user_id": "C00042", "history": ["P0007"], "times": ["2024-05-01"]},
-    ),
-):
+_HISTORY = {"history": ["P0007", "P0012"]}
+
+
+class RecommendRequest(User, json_schema_extra={"examples": [_HISTORY | {"k": 5}]}):
     """Which items are best for a user?"""
 
     k: Count | None = None
-    """The number of items; fewer if filtering leaves fewer. By default 10, or all of a smaller
-    catalogue."""
-    seen: Literal["filter", "allow"] | None = None
+    """The number of items; fewer if filtering leaves fewer. By default 10, or all if fewer."""
+    seen: Seen | None = None
     """Whether items of the history are left out; by default as in training."""
     allow: Annotated[Several[Id], Field(min_length=1)] | None = None
     """The only items to recommend."""
@@ -103,8 +100,7 @@ class RecommendRequest(
 
 
 class ScoreRequest(
-    User,
-    json_schema_extra=_examples({"history": ["P0007", "P0012"], "candidates": ["P0003", "P0005"]}),
+    User, json_schema_extra={"examples": [_HISTORY | {"candidates": ["P0003", "P0005"]}]}
 ):
     """How good are these items for a user?"""
 
@@ -116,21 +112,18 @@ class ScoreRequest(
     """See `RecommendRequest`."""
 
 
-class ExplainRequest(
-    User, json_schema_extra=_examples({"history": ["P0007", "P0012"], "item_id": "P0003"})
-):
+OPTIONS = [name for name in RecommendRequest.model_fields if name not in User.model_fields]
+"""The options of `Recommender.recommend` that a request has; the last is also one of `score`."""
+
+
+class ExplainRequest(User, json_schema_extra={"examples": [_HISTORY | {"item_id": "P0003"}]}):
     """What did each purchase of a user add to the score of an item?"""
 
     item_id: Id
     """An item of the catalogue."""
 
 
-class SimilarRequest(
-    BaseModel,
-    extra="forbid",
-    use_attribute_docstrings=True,
-    json_schema_extra=_examples({"item_id": "P0007", "k": 5}),
-):
+class SimilarRequest(Request, json_schema_extra={"examples": [{"item_id": "P0007", "k": 5}]}):
     """Which items are most similar to this one?"""
 
     item_id: Id
@@ -140,7 +133,7 @@ class SimilarRequest(
 
 
 def rule_broken(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the field of the first error of pydantic, and its rule; its value may be private.
+    """Return the field of pydantic's first error, and its rule; its value may be private.
 
     >>> rule_broken([{"loc": ("body", "history", 3, "int"), "msg": "Input should be an integer"}])
     'history.3: input should be an integer'
@@ -159,18 +152,16 @@ class _OfHistory(BaseModel, use_attribute_docstrings=True):
     skipped: int
     """How many items of the history are not in the catalogue."""
     assumed_gap: int | None
-    """The time between two interactions that was assumed because the history has no times and the
-    model reads them; null if none was."""
+    """The time that was assumed between two interactions without times; null if none was."""
 
 
 class Item(BaseModel, use_attribute_docstrings=True):
-    """A recommended or scored item."""
+    """A recommended item, with its rank from 1, or a scored one."""
 
     item_id: Id
     score: float | None
     """Null: the item is never recommended to this user."""
     rank: int | None = None
-    """Of recommended items: from 1, the best."""
     probability: float | None = None
     """Only if it was asked for; null where the source is popularity."""
 
@@ -182,7 +173,7 @@ class Items(_OfHistory):
     source: Literal["model", "popularity"]
     """popularity: no item of the history is known, and scores are counts of interactions."""
     unknown: list[Id] = []
-    """Of scored items: the candidates that are not in the catalogue."""
+    """The candidates that are not in the catalogue."""
 
 
 class Contribution(BaseModel):

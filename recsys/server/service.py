@@ -1,16 +1,21 @@
-"""The model that answers, and its replacement: a newer one is loaded beside it, then takes over."""
+"""The model that answers: its thread, its batches, and its replacement by a newer one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
+import torch
+from fastapi import HTTPException
 
 from recsys.config import Columns, TrackingConfig
 from recsys.data.prepared import PreparedDataset
@@ -18,8 +23,8 @@ from recsys.errors import InputError, first_line, one_line
 from recsys.folders.manifest import MANIFEST
 from recsys.inference.model_scorer import StateCache
 from recsys.loading import bundle_folder, is_model_name, stored_at
-from recsys.server.batching import ModelThread
 from recsys.server.schemas import (
+    OPTIONS,
     ExplainRequest,
     Id,
     RecommendRequest,
@@ -35,10 +40,8 @@ from recsys.serving.recommender import Recommender
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = ("k", "seen", "allow", "deny", "where", "diversity", "at_most", "probabilities")
-"""Those of `Recommender.recommend` that a request has; the last is also one of `score`."""
-Query = tuple[Any, UserHistories | None]
-"""A request, and the history that was read of its log."""
+_BATCH = 64
+"""The largest number of requests that are answered together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,12 @@ class ServerSettings:
     """The store of the name; the default one if None."""
 
 
+# --- Answers --------------------------------------------------------------------------------------
+
+Query = tuple[Any, UserHistories | None]
+"""A request, and the history that was read of its log."""
+
+
 @dataclass(frozen=True, eq=False)
 class ServedModel:
     """A recommender that was opened once, is never changed, and is replaced as a whole."""
@@ -86,11 +95,9 @@ class ServedModel:
         model = cls(Recommender(bundle, dataset, index=index), settings, state)
         if dataset is not None:
             model.recommender.reader.rows(dataset.user_ids[:1])
-        if bundle.times == "none" and not bundle.encoders.reads_inputs:
-            item = bundle.vocabulary.ids[0]
-            model.answer([(RecommendRequest(history=[item], k=1, seen="allow"), None)])
-            model.answer([(ScoreRequest(history=[item], candidates=[item]), None)])
-            states.hits = states.misses = 0  # nobody asked yet
+        with suppress(InputError):  # of a model that reads more than items
+            model.recommender.recommend([bundle.vocabulary.ids[:1]], k=1, seen="allow")
+        states.hits = states.misses = 0  # nobody asked yet
         return model
 
     @property
@@ -122,8 +129,13 @@ class ServedModel:
             for skipped in users.skipped.tolist()
         ]
         if isinstance(first, ExplainRequest):
-            return [self._explain(users, first.item_id) | facts[0]]
-        options, rows = _options(first), None
+            parts: Any = self.recommender.explain(users, first.item_id)
+            rest = float(parts["rest"][0])
+            score = float(parts["contribution"].sum()) + rest
+            purchases = parts.select("position", "item_id", "contribution", "share").to_dicts()
+            explanation = {"item_id": first.item_id, "score": score, "rest": rest}
+            return [explanation | {"purchases": purchases} | facts[0]]
+        options = _options(first)
         if isinstance(first, RecommendRequest):
             rows = self.recommender.recommend(users, retrieve=self.settings.retrieve, **options)
         else:
@@ -163,19 +175,9 @@ class ServedModel:
             raise InputError(f"item {one_line(repr(unknown[0]), 60)} is not in the catalogue")
         return catalogue.decode(tokens[tokens > 0]).to_list(), unknown
 
-    def _explain(self, user: UserHistories, item: Id) -> dict[str, Any]:
-        parts: Any = self.recommender.explain(user, item)
-        rest = float(parts["rest"][0])
-        return {
-            "item_id": item,
-            "score": float(parts["contribution"].sum()) + rest,
-            "rest": rest,
-            "purchases": parts.select("position", "item_id", "contribution", "share").to_dicts(),
-        }
-
 
 def _options(asked: Any) -> dict[str, Any]:
-    return {name: getattr(asked, name) for name in _OPTIONS if hasattr(asked, name)}
+    return {name: getattr(asked, name) for name in OPTIONS if hasattr(asked, name)}
 
 
 def state_of(settings: ServerSettings) -> list[object]:
@@ -191,6 +193,118 @@ def state_of(settings: ServerSettings) -> list[object]:
     return state
 
 
+# --- Batches --------------------------------------------------------------------------------------
+
+
+class _Job(NamedTuple):
+    key: Hashable
+    query: Query
+    answer: Callable[[Sequence[Query]], Sequence[Any]]
+    future: asyncio.Future[Any]
+
+
+class ModelThread:
+    """Answers in a thread of its own, in batches, in the order in which requests came.
+
+    A batch waits for as many requests as the one before it had, but at most ``gather_ms``: a
+    request that comes alone never waits, and those that come within moments share a pass.
+    ``observe`` is called with the key of each batch, its size, and the seconds that it took.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        threads: int | None,
+        observe: Callable[[Any, int, float], object],
+    ) -> None:
+        self._gather, self._most_waiting = settings.gather_ms / 1_000, settings.queue
+        self._threads = threads
+        self.observe = observe
+        self.jobs: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._expected = 1
+        self._thread = threading.Thread(target=self._run, name="recsys-model", daemon=True)
+        self.start = self._thread.start
+
+    def stop(self) -> None:
+        """Answer what waits, then end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def check_running(self) -> None:
+        """Raise an `HTTPException` (503) unless requests are answered."""
+        if self._stopping or not self._thread.is_alive():
+            raise HTTPException(503, "the server is shutting down")
+
+    async def ask(self, key: Hashable, query: Query, model: ServedModel) -> Any:
+        """Wait for the answer to a query, which is answered together with others of its key.
+
+        Raises:
+            HTTPException: too many requests wait (429), or the thread is stopping (503).
+        """
+        job = _Job(key, query, model.answer, asyncio.get_running_loop().create_future())
+        with self._changed:
+            self.check_running()
+            if len(self.jobs) >= self._most_waiting:
+                line = "too many requests wait: try again in a second"
+                raise HTTPException(429, line, {"retry-after": "1"})
+            self.jobs.append(job)
+            self._changed.notify()
+        return await job.future
+
+    def _run(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        while batch := self._next():
+            by_key: dict[Hashable, list[_Job]] = {}
+            for job in batch:
+                by_key.setdefault(job.key, []).append(job)
+            for jobs in by_key.values():
+                self._answer(jobs)
+
+    def _next(self) -> list[_Job]:
+        """Wait for the next batch; it is empty if the thread is to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.jobs or self._stopping)
+            self._changed.wait_for(
+                lambda: len(self.jobs) >= self._expected or self._stopping, self._gather
+            )
+            size = min(len(self.jobs), _BATCH)
+            self._expected = max(1, size)
+            return [self.jobs.popleft() for _ in range(size)]
+
+    def _answer(self, jobs: Sequence[_Job]) -> None:
+        began = time.monotonic()
+        try:
+            results = list(jobs[0].answer([job.query for job in jobs]))
+        except Exception as error:  # noqa: BLE001 - whoever asked gets it
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._answer([job])
+                return
+            results = [error]
+        # All at once, since each call wakes the event loop.
+        jobs[0].future.get_loop().call_soon_threadsafe(_settle, jobs, results)
+        self.observe(jobs[0].key, len(jobs), time.monotonic() - began)
+
+
+def _settle(jobs: Sequence[_Job], results: Sequence[Any]) -> None:
+    for job, result in zip(jobs, results, strict=True):
+        if job.future.done():  # whoever asked has gone
+            continue
+        if isinstance(result, Exception):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)
+
+
+# --- The service ----------------------------------------------------------------------------------
+
+
 class Service:
     """Answers requests with a model that may be replaced between two of them.
 
@@ -198,12 +312,13 @@ class Service:
     """
 
     def __init__(self, model: ServedModel, threads: int | None = None) -> None:
-        self.settings = settings = model.settings
-        self.metrics = Metrics()
-        self.thread = ModelThread(settings.gather_ms, settings.queue, threads, self._observe)
+        self.settings, self.metrics = model.settings, Metrics()
+        self.thread = ModelThread(self.settings, threads, self._observe)
         self._serve(model)
-        self._failure: str | None = None
-        self._reload = asyncio.Event()
+        self._failure = ""
+        self._demand = asyncio.Event()
+        self.reload = self._demand.set
+        """Has the model loaded again now, whether or not it was replaced."""
 
     def _serve(self, model: ServedModel) -> None:
         """Answer with this model from now on; requests that wait keep theirs."""
@@ -228,13 +343,8 @@ class Service:
         if isinstance(asked, RecommendRequest | ScoreRequest) and log is None:
             user = asked.user_id is None, bool(asked.history), asked.times is None
             shared = (model, user, asked.at is None, str(_options(asked)))
-        query = (asked, users)
-        answer: dict[str, Any] = await self.thread.ask((question, shared), query, model.answer)
+        answer: dict[str, Any] = await self.thread.ask((question, shared), (asked, users), model)
         return answer
-
-    def reload(self) -> None:
-        """Load the model again now, whether or not it was replaced."""
-        self._reload.set()
 
     async def watch(self) -> None:
         """Look for a new model from time to time, until cancelled; the old one answers meanwhile.
@@ -245,29 +355,24 @@ class Service:
         seconds = settings.reload_seconds or (30.0 if is_model_name(settings.bundle) else 2.0)
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._reload.wait(), seconds)
-            demanded = self._reload.is_set()
-            self._reload.clear()
+                await asyncio.wait_for(self._demand.wait(), seconds)
+            demanded = self._demand.is_set()
+            self._demand.clear()
             try:
                 if demanded or await asyncio.to_thread(state_of, settings) != self.model.state:
                     self._serve(await asyncio.to_thread(ServedModel.load, settings))
                     self.metrics.reloads.labels("loaded").inc()
                     facts = {"weights": self.model.bundle.manifest.digest}
                     logger.info("a new model answers", extra={FACTS: facts})
-                self._failure = None
+                self._failure = ""
             except asyncio.CancelledError:
                 raise
-            except BaseException as error:  # noqa: BLE001 - a panic of Rust is no Exception
-                self._report(error, demanded)
-
-    def _report(self, error: BaseException, demanded: bool) -> None:
-        is_known = isinstance(error, InputError)
-        reason = first_line(error) if is_known else type(error).__name__
-        if demanded or reason != self._failure:
-            self.metrics.reloads.labels("failed").inc()
-            logger.error(
-                "the new model cannot be loaded; the old one answers",
-                extra={FACTS: {"reason": reason}},
-                exc_info=None if is_known else error,
-            )
-        self._failure = reason
+            except BaseException as error:
+                known = isinstance(error, InputError)
+                reason = first_line(error) if known else type(error).__name__
+                if demanded or reason != self._failure:
+                    self.metrics.reloads.labels("failed").inc()
+                    line = "the new model cannot be loaded; the old one answers"
+                    trace = None if known else error
+                    logger.error(line, extra={FACTS: {"reason": reason}}, exc_info=trace)
+                self._failure = reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -145,13 +146,6 @@ def load_weights(model: Model, path: Path) -> None:
             )
 
 
-_NAMES = (
-    *("itemname", "itemtitle", "productname", "producttitle", "prodname", "articlename"),
-    *("movietitle", "moviename", "booktitle", "bookname", "songname", "trackname"),
-)
-"""Names of columns that name items, without case, blanks and marks."""
-
-
 def name_columns(item_table: pl.DataFrame) -> list[str]:
     """Return the columns name, title or both; else one such as product_name, if there is one.
 
@@ -160,7 +154,8 @@ def name_columns(item_table: pl.DataFrame) -> list[str]:
     """
     columns = {plain_name(name): name for name in item_table.columns}
     exact = [columns[name] for name in ("name", "title") if name in columns]
-    return exact or [columns[name] for name in _NAMES if name in columns][:1]
+    kinds = re.compile("(item|prod|product|article|movie|book|song|track)(name|title)")
+    return exact or [columns[name] for name in columns if kinds.fullmatch(name)][:1]
 
 
 def model_scorer(
@@ -344,21 +339,12 @@ class ModelBundle:
         parts = self.model, self.experiment, self.count_ensemble
         return model_scorer(*parts, self.model.head.dot_product, self.states)
 
-    @property
-    def report(self) -> Path:
-        """The page of the automatic run that trained the model, beside the bundle."""
-        self._check_not_replaced()
-        page = self.path.resolve().with_name("report.html")
-        if not page.is_file():
-            raise InputError(f"{page}: no such page; recsys.fit and recsys run write it")
-        return page
-
     def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """Copy the bundle to another folder, atomically; a bundle there is replaced."""
+        """See `Recommender.save`."""
         if len(self.item_table) != self.manifest.num_items:
             raise InputError(f"{self.path}: items were added after training: they cannot be saved")
         path = Path(path)
-        self._check_not_replaced()
+        self.check_not_replaced()
         if path.resolve() == self.path.resolve():
             return
         BundleManifest.previous(path)
@@ -366,7 +352,8 @@ class ModelBundle:
             for name in (*self.manifest.files, MANIFEST):
                 shutil.copyfile(self.path / name, folder / name)
 
-    def _check_not_replaced(self) -> None:
+    def check_not_replaced(self) -> None:
+        """Raise an `InputError` if another bundle is in the folder by now."""
         if BundleManifest.read(self.path).files != self.manifest.files:  # a run of the same name
             raise InputError(f"{self.path}: another model has replaced it since it was opened")
 

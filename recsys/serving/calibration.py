@@ -21,17 +21,14 @@ from recsys.serving.histories import UserHistories
 CALIBRATING = 500
 """Histories that a temperature is fitted on, drawn at random if there are more."""
 _STEPS, _PRECISION = 30, 1e-4
-_FARTHEST = 4.0
-"""The largest factor by which a step changes the temperature."""
-_LARGEST = 1e6
-"""The largest temperature, and the inverse of the smallest, of scores that order all targets."""
+_FARTHEST, _LARGEST = 4.0, 1e6
+"""The largest factor by which a step changes the temperature, and the largest temperature."""
 
 
 def temperature_of(scorer: Scorer, holdout: Holdout, seed: int) -> float | None:
-    """Return the temperature with the least log loss on targets; None if there are no targets.
+    """Return the temperature with the least log loss on targets, drawn by the seed; None without.
 
-    The scorer was not fitted on the targets, of which some are drawn by the seed. The log loss is
-    convex in 1 / temperature: Newton's method finds its minimum.
+    The log loss is convex in 1 / temperature: Newton's method finds its minimum.
     """
     holdout = holdout.sample(CALIBRATING, seed)
     if not len(holdout.targets):
@@ -57,7 +54,7 @@ def temperature_of(scorer: Scorer, holdout: Holdout, seed: int) -> float | None:
 
 @torch.inference_mode()
 def _scores(scorer: Scorer, holdout: Holdout) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the scores of all items [B, I] and of the targets [B]; without targets of -inf."""
+    """Yield the scores of all items [B, I] and of the targets [B] that are not -inf."""
     for batch in user_batches(len(holdout.histories), scorer.num_items):
         _, own = holdout.slice_after(batch)
         scores = scorer.score(own.histories).double().cpu()[torch.from_numpy(own.history_rows)]
@@ -69,11 +66,7 @@ def _scores(scorer: Scorer, holdout: Holdout) -> Iterator[tuple[Tensor, Tensor]]
 def with_probabilities(
     bundle: ModelBundle, queries: UserHistories, answer: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add the column probability to an answer; null where the scores are counts of interactions.
-
-    Raises:
-        InputError: the bundle has no temperature.
-    """
+    """Add the column probability to an answer; null where the scores are counts of interactions."""
     temperature = bundle.manifest.temperature
     if temperature is None:
         raise InputError(

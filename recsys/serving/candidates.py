@@ -30,8 +30,6 @@ _TABLE = "the item table"
 Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
 """Items to score: a table of user_id and item_id, or of item_id alone, for all users; or a list of
 item ids for all users; or lists of item ids by user id, or for users 0, 1, …."""
-
-
 RawCandidates = tuple[pl.Series, pl.Series | None]
 """N item ids, and the user that each is a candidate of; None: all are candidates of every user."""
 
@@ -40,10 +38,6 @@ def read_candidates(
     source: Candidates, columns: Columns, *, items_only: bool = False
 ) -> RawCandidates:
     """Read candidates; a table may have the names of the training log's columns.
-
-    Raises:
-        InputError: the table cannot be read or lacks a column; an id is missing, or is neither an
-            integer nor text.
 
     >>> items, users = read_candidates([["hat"], [], ["hat", "boots"]], Columns())
     >>> items.to_list(), users.to_list()
@@ -84,8 +78,7 @@ def chosen_items(
     """Return whether each item token may be recommended [I + 1]; None if all may.
 
     Raises:
-        InputError: the items or the condition cannot be read; none of ``allow`` is in the
-            catalogue; the condition holds for no item.
+        InputError: none of ``allow`` is in the catalogue; the condition holds for no item.
     """
     if allow is None and deny is None and where is None:
         return None
@@ -120,12 +113,7 @@ def _meets(items: pl.DataFrame, where: str) -> NDArray[np.bool_]:
 def chosen_diversity(
     bundle: ModelBundle, weight: float | None, at_most: Mapping[str, int] | None
 ) -> Diversity | None:
-    """Return how lists are made diverse (see `Recommender.recommend`); None if by scores alone.
-
-    Raises:
-        InputError: the weight is not between 0 and 1, or the bundle holds a baseline, which has no
-            embeddings; a column is unknown or holds lists; a number is below 1.
-    """
+    """Return how lists are made diverse (see `Recommender.recommend`); None if by scores alone."""
     if weight is not None and not 0 <= weight <= 1:
         raise InputError(f"diversity={weight}: must be from 0 to 1")
     caps = tuple(_cap(bundle.item_table, *cap) for cap in (at_most or {}).items())
@@ -153,15 +141,10 @@ Pairs = tuple[NDArray[np.int64], NDArray[np.int32]]
 def pairs_of(
     candidates: RawCandidates, user_ids: pl.Series, catalogue: Vocabulary, *, strict: bool
 ) -> tuple[Pairs, NDArray[np.int64] | None]:
-    """Return candidates as pairs, and the row of each in their table; None if it has several.
-
-    Raises:
-        InputError: an item or a user is unknown: see `report_unknown`.
-    """
+    """Return candidates as pairs, and the row of each in their table; None if it has several."""
     items, owners = candidates
     tokens = catalogue.encode(items)
-    about = "candidate item", "catalogue"
-    known = report_unknown(tokens, items, catalogue, *about, strict=strict)
+    known = report_unknown(tokens, items, catalogue, "candidate item", "catalogue", strict=strict)
     if owners is None:
         tokens, users = tokens[known], np.arange(len(user_ids))
         rows = np.flatnonzero(known) if len(users) == 1 else None
@@ -177,8 +160,7 @@ def pair_batches(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
     """Group N pairs by user, and users with similar numbers of candidates into batches.
 
-    Similar numbers have as many binary digits, so less than half of a batch is padding. B · C is
-    bounded as for a catalogue of C items.
+    Similar numbers have as many binary digits, so less than half of a batch is padding.
 
     Yields:
         Users [B], their candidates [B, C], right-padded with PAD, and the numbers of the pairs, row

@@ -33,9 +33,9 @@ def explain_items(
 ) -> list[pl.DataFrame]:
     """Explain the scores of items by what each purchase of one user adds to them.
 
-    Target attention adds one term per purchase (the sum over its heads) to the dot product, and so
-    does the count ensemble. Scores of other models and of baselines are explained by removal: a
-    contribution is what the score loses if that purchase is taken away.
+    Target attention adds one term per purchase to the dot product, and so does the count ensemble.
+    Scores of other models and of baselines are explained by removal: a contribution is what the
+    score loses if that purchase is taken away.
 
     Returns:
         For each item one row per purchase that is read, oldest first: position (index in the
@@ -44,8 +44,7 @@ def explain_items(
         purchase adds. The contributions plus one rest are the item's score.
 
     Raises:
-        InputError: an item, or every item of the history, is not in the catalogue; or there are
-            several users.
+        InputError: an item, or every item of the history, is unknown; there are several users.
     """
     if len(user.user_ids) != 1:
         raise InputError(f"history: of one user, not of {len(user.user_ids)}")
@@ -77,7 +76,6 @@ def explained_by_removal(bundle: ModelBundle) -> bool:
 
 
 def _items_read(bundle: ModelBundle) -> int:
-    """Return how many of the latest items of a history are explained."""
     if bundle.baseline is not None:
         return _LONGEST
     read = bundle.experiment.model.max_sequence_length
@@ -88,7 +86,6 @@ def _items_read(bundle: ModelBundle) -> int:
 
 
 def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
-    """Return what model and counts add to the scores of candidates for each item of a history."""
     read = bundle.experiment.model.max_sequence_length
     recent = history.latest(read)
     if explained_by_removal(bundle):
@@ -108,7 +105,6 @@ def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np
 
 @torch.inference_mode()
 def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
-    """Return what target attention adds for each item of one history, and the rest."""
     embeddings = model.items(torch.from_numpy(candidates).to(model.items.weight.device))
     inputs = model_inputs(model, history)
     states, lengths = model(inputs), inputs.lengths

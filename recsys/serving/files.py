@@ -58,8 +58,8 @@ def write_answers(
 ) -> int:
     """Write the answers for all users to a file, complete or not at all; return their rows.
 
-    A log of histories is read whole; those of a dataset stay on the disk until their users come.
-    ``answer`` makes the rows of some users, so many for each of them at most.
+    The users of a dataset are read some at a time. ``answer`` makes the rows of some users, so many
+    for each of them at most.
     """
     check_format(out)
     size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))

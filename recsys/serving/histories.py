@@ -27,7 +27,6 @@ from recsys.data.vocabulary import Vocabulary
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError
 from recsys.model.encoder import TimesRead
-from recsys.serving.bundle import ModelBundle
 from recsys.serving.raw_values import (
     RequestTime,
     id_series,
@@ -42,34 +41,30 @@ from recsys.serving.raw_values import (
 logger = logging.getLogger(__name__)
 
 RawHistories = TableSource | Mapping[Any, Iterable[Any]] | Sequence[Iterable[Any]] | IntoSeries
-"""A log (frame or file), item ids by user id (a mapping, or a Series of pandas whose index has the
-users), or lists of item ids for users 0, 1, …; each list starts with the oldest item, and a missing
-one is empty."""
+"""A log (frame or file), item ids by user id (a mapping, or a Series of pandas by user), or
+lists of item ids for users 0, 1, …, the oldest item first; a missing list is empty."""
 Times = Sequence[Iterable[RequestTime] | None]
 """The times of the items of each history; None if they are unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserHistories:
-    """The histories of B users and the users' ids."""
+    """The histories of B users, of items in the catalogue, and the users' distinct ids."""
 
     user_ids: pl.Series
-    """Shape [B]: distinct ids."""
     histories: Histories
-    """The items of the B users that are in the catalogue."""
     skipped: NDArray[np.int64]
     """Shape [B]: how many items of each history are not in the catalogue."""
     positions: NDArray[np.int64]
     """Shape [N]: the index, from 0, of each item in the history before any was skipped."""
     assumed_gap: int | None = None
-    """The time between two interactions that stands for missing times; None if none are missing, or
-    the model reads none."""
+    """The time between two interactions that stands for missing times; None if no time is."""
 
     @classmethod
     def of_tokens(
         cls, user_ids: pl.Series, read: Histories, assumed_gap: int | None = None
     ) -> UserHistories:
-        """Drop the items outside the catalogue, which are PAD in what was read, and warn."""
+        """Drop the items outside the catalogue, which are PAD, and warn."""
         known = read.take(np.arange(len(read)))
         skipped = read.lengths - known.lengths
         if skipped.any():
@@ -110,7 +105,6 @@ class HistoryReader:
     data: DataConfig
     """The settings of the data that the model was trained on."""
     vocabulary: Vocabulary
-    """The items of the model."""
     encoders: Encoders = NO_ENCODERS
     newest: int | None = None
     """The newest time of the training log; None if unknown."""
@@ -120,23 +114,15 @@ class HistoryReader:
     dataset: PreparedDataset | None = None
     """Where users are looked up: any dataset, whose items are matched by their ids."""
 
-    @classmethod
-    def of(cls, bundle: ModelBundle, dataset: PreparedDataset | None = None) -> HistoryReader:
-        """Return the reader of a bundle."""
-        data, newest = bundle.experiment.data, bundle.manifest.trained_until
-        times = bundle.times, bundle.usual_gap
-        return cls(data, bundle.vocabulary, bundle.encoders, newest, *times, dataset)
-
     def read(
         self,
         histories: RawHistories | None = None,
         users: Iterable[Any] | None = None,
         times: Times | None = None,
     ) -> UserHistories:
-        """Read the histories of B users: see `Recommender.read_histories`.
+        """Read histories: see `Recommender.read_histories`.
 
-        A log is read by the rules of the training data, lists as they are. A model that reads past
-        times alone takes the usual gap where times are missing.
+        A log is read by the rules of the training data, lists as they are.
         """
         if histories is None:
             return UserHistories.of_tokens(*self._of_dataset(users))
@@ -152,11 +138,10 @@ class HistoryReader:
     def with_request_time(
         self, read: UserHistories, at: RequestTime | Sequence[RequestTime] | None
     ) -> UserHistories:
-        """Add the request time, of all users or of each [B], if the model reads it.
+        """Add the request time, of all users or a list of one for each, if the model reads it.
 
         Raises:
-            InputError: the histories have no times, which the model reads; or the request time is
-                missing, is not a time, or is before a user's last item.
+            InputError: times are missing; or the request is before a user's last item.
         """
         times, lengths = read.histories.times, read.histories.lengths
         if self.times_read == "none" or read.histories.request_times is not None:
@@ -184,9 +169,7 @@ class HistoryReader:
 
     def rows(self, users: Iterable[Any]) -> NDArray[np.int64]:
         """Return the rows of users in the dataset, which must have them."""
-        ids = id_series(users, "users")
-        _ = self._encoded  # raises without a dataset
-        return known_tokens(ids, self._users, "user", "dataset") - np.int64(1)
+        return known_tokens(id_series(users, "users"), self._users, "user", "dataset") - np.int64(1)
 
     def _of_dataset(self, users: Iterable[Any] | None) -> tuple[pl.Series, Histories]:
         dataset = self._encoded
@@ -204,7 +187,6 @@ class HistoryReader:
 
     @cached_property
     def _encoded(self) -> PreparedDataset:
-        """The dataset with the features that the model reads."""
         if self.dataset is None:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
         return self.encoders.read(self.dataset)
@@ -219,7 +201,6 @@ class HistoryReader:
 
     @cached_property
     def _tokens(self) -> NDArray[np.int32]:
-        """The model's token of each item token of the dataset."""
         tokens = self.vocabulary.encode(self._encoded.vocabulary.ids)
         return np.concatenate([[PAD], tokens]).astype(np.int32)
 
@@ -232,7 +213,6 @@ class HistoryReader:
         users: Iterable[Any] | None,
         times: Times | None,
     ) -> UserHistories:
-        """Read lists; those of users of the dataset follow their histories there."""
         items, offsets = joined_lists(keys, lists, "history", "histories")
         if self.encoders.reads_inputs and (len(items) or users is None):
             raise InputError(
@@ -287,7 +267,6 @@ class HistoryReader:
         return timed, gap if times is None or is_missing.any() else None
 
     def _values(self, row: Iterable[RequestTime], length: int) -> NDArray[np.int64]:
-        """Return the times of a list of so many items."""
         times = list(row)
         if len(times) != length:
             raise InputError(f"times: one for each of the {length} items, not {len(times)}")
@@ -303,8 +282,8 @@ class HistoryReader:
     def _of_log(self, source: TableSource) -> tuple[pl.Series, Histories]:
         """Read the histories of a raw log as those of a dataset prepared with the same settings.
 
-        With sessions, a history is the newest one, under the user's own id. A user whose rows are
-        all dropped has an empty history. Users come in ascending order.
+        Users are ascending. One whose rows are all dropped has an empty history. With sessions, a
+        history is the newest one.
         """
         origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
         data, features = self.data.model_copy(update=_ALL_USERS), self.encoders.input_columns
@@ -316,12 +295,6 @@ class HistoryReader:
             log = read_log(table, data, columns, features=features, with_fingerprint=False)
         users = _distinct(present(table.read([columns.user_id])[columns.user_id]), origin)
         rows = None if log is None else self._filtered(log, data, users)
-        have_rows = 0 if rows is None else rows["user_id"].n_unique()
-        if have_rows < len(users):
-            logger.warning(
-                "%s: %d of %d users have no row left: they get the most popular items",
-                *(origin, len(users) - have_rows, len(users)),
-            )
         if rows is None:
             offsets = np.zeros(len(users) + 1, dtype=np.int64)
             return users, Histories(np.empty(0, np.int32), offsets, np.empty(0, np.int64))
@@ -362,7 +335,6 @@ class HistoryReader:
         return rows.sort("user_id", "session", maintain_order=True)
 
     def _user_features(self, users: pl.Series, rows: pl.DataFrame, origin: str) -> Any:
-        """Encode the users' columns of a log: one value of each user, or null."""
         if self.encoders.users is None:
             return None
         names = self.encoders.users.columns
@@ -381,7 +353,7 @@ class HistoryReader:
 
 
 def _names(table: OpenTable, trained: Columns) -> dict[str, str]:
-    """Return what columns of the training log are called here: user_id and so on are taken, too."""
+    """Return what columns of the training log are called here; user_id and so on are read too."""
     standard, named = Columns(position=trained.position), {*table.names, None}
     lacks_trained = not {*trained.model_dump().values()} <= named
     here = standard if lacks_trained and {*standard.model_dump().values()} <= named else trained
@@ -390,14 +362,12 @@ def _names(table: OpenTable, trained: Columns) -> dict[str, str]:
 
 
 def _distinct(ids: pl.Series, origin: str) -> pl.Series:
-    """Return the distinct ids of a column of users, ascending."""
     distinct = id_series(plain_ids(ids).unique(), f"{origin}: column {ids.name!r}")
     whole = distinct.dtype.is_integer()
     return (distinct.cast(pl.Int64) if whole else distinct).sort().alias("user_id")
 
 
 def _of_users(users: pl.Series, table: pl.DataFrame) -> pl.DataFrame:
-    """Return the row of each user in a table with user_id; null for a user who is not there."""
     return users.to_frame().join(table, on="user_id", how="left", maintain_order="left")
 
 

@@ -13,7 +13,7 @@ import torch
 
 from recsys.baselines.counts import latest_histories
 from recsys.data.entity_tables import converted
-from recsys.data.features import VECTORS, FeatureEncoder, ItemVectors, save_vectors
+from recsys.data.features import VECTORS, ItemVectors, save_vectors
 from recsys.data.histories import PAD
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.tables import TableSource, read_table
@@ -28,13 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
-    """Return the same model with new items appended to its catalogue.
+    """Return the same model with new items appended to its catalogue, without counts.
 
-    It knows them by their features alone, in the table's columns beside item_id; the count ensemble
-    gives them no counts.
+    It knows them by their features alone, in the table's columns beside item_id.
 
     Raises:
-        InputError: the model reads no item features; see `_new_rows`.
+        InputError: the model reads no item features; see `_appended`.
     """
     if bundle.encoders.items is None:
         raise InputError(
@@ -59,32 +58,13 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
 def _appended(
     bundle: ModelBundle, source: TableSource, origin: str
 ) -> tuple[pl.DataFrame, ItemVectors]:
-    """Return the item table and the vectors of a bundle with further items after its own."""
-    items, encoder = bundle.item_table, bundle.encoders.items
-    rows = _new_rows(items, source, encoder, origin)
-    vectors: ItemVectors = {}
-    try:
-        if encoder is not None:
-            encoder.encode(rows)  # refuses what cannot be read
-            vectors = encoder.vectors(rows)
-        columns = [column for column in items.columns if column in rows.columns]
-        table = pl.concat([items, rows.select(columns)], how="diagonal_relaxed")
-    except (InputError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"{origin}: {first_line(error)}") from error
-    return table, {
-        name: torch.cat([bundle.vectors[name], more[1:]]) for name, more in vectors.items()
-    }
-
-
-def _new_rows(
-    items: pl.DataFrame, source: TableSource, encoder: FeatureEncoder | None, origin: str
-) -> pl.DataFrame:
-    """Read the rows of new items; their values take the types of the item table.
+    """Return the item table and the vectors of a bundle with further items after its own.
 
     Raises:
         InputError: there are none; an id is known already, occurs twice or is of another type; a
             column of the features is missing.
     """
+    items, encoder = bundle.item_table, bundle.encoders.items
     new = read_table(source, origin=origin)
     needed = ["item_id"] if encoder is None else ["item_id", *encoder.columns]
     if not len(read_table(new, needed, origin)):
@@ -101,7 +81,19 @@ def _new_rows(
             raise InputError(f"{origin}: item_id {ids.filter(wrong)[0]!r} {reason}")
     same = (converted(new[name], dtype) for name, dtype in items.schema.items() if name in new)
     new = new.with_columns(column for column in same if column is not None)
-    return new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
+    new = new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
+    vectors: ItemVectors = {}
+    try:
+        if encoder is not None:
+            encoder.encode(new)  # refuses what cannot be read
+            vectors = encoder.vectors(new)
+        columns = [column for column in items.columns if column in new.columns]
+        table = pl.concat([items, new.select(columns)], how="diagonal_relaxed")
+    except (InputError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{origin}: {first_line(error)}") from error
+    return table, {
+        name: torch.cat([bundle.vectors[name], more[1:]]) for name, more in vectors.items()
+    }
 
 
 def extend(
@@ -109,12 +101,11 @@ def extend(
 ) -> ModelBundle:
     """Write a bundle that also recommends the items of a dataset that the given one lacks.
 
-    The known items keep their scores, and come first. For the new ones see `grown_weights`, with
-    the histories of the parts that the model was trained on; a count ensemble counts the pairs with
-    a new item in the same histories.
+    Known items keep their scores, and come first. For new ones see `grown_weights`, with the
+    histories of the parts that the model was trained on, in which a count ensemble counts too.
 
     Raises:
-        InputError: the bundle holds a baseline; see `_new_rows`; or the folder holds something
+        InputError: the bundle holds a baseline; see `_appended`; or the folder holds something
             else, cannot be written or is the bundle's own.
     """
     out = Path(out)
@@ -146,8 +137,6 @@ def extend(
     if counts is not None:
         newest = latest_histories(mapped, before, counts.recent_share)
         counts = counts.with_new_items(histories, newest, len(items))
-    seen = len(np.unique(histories.items[histories.items > bundle.num_items]))
-    logger.info("%d new items, %d of them in the histories", len(added), seen)
     with new_folder(out) as folder:
         if vectors:
             save_vectors(vectors, folder / VECTORS)

@@ -31,7 +31,7 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     """Return ids as a series of integers or text: text if there are both, or UUIDs.
 
     Raises:
-        InputError: an id is missing, or is neither; the message starts with the place.
+        InputError: an id is missing, or is neither.
     """
     if isinstance(values, str):
         raise InputError(f"{place}: a list of ids, not {values!r}")
@@ -70,10 +70,7 @@ def is_missing(value: object) -> bool:
 
 
 def lists_of(source: Any) -> Any:
-    """Return a Series of lists as a mapping by its index, which pandas has, or else as a list.
-
-    ``log.groupby("user_id")["item_id"].apply(list)`` is such a Series. Anything else is unchanged.
-    """
+    """Return a Series of lists as a mapping by its index, or as a list; anything else unchanged."""
     series = nw.from_native(source, pass_through=True, allow_series=True)
     if not isinstance(series, nw.Series):
         return source
@@ -103,11 +100,7 @@ def known_tokens(
 def report_unknown(
     tokens: NDArray[Any], ids: pl.Series, known: Vocabulary, noun: str, place: str, *, strict: bool
 ) -> NDArray[np.bool_]:
-    """Return which tokens [N] of ids [N] are not PAD, and warn of the others.
-
-    Raises:
-        InputError: none is known, or with ``strict`` one is not.
-    """
+    """Return which tokens [N] of ids [N] are known, and warn of the others; refuse if none is."""
     is_known: NDArray[np.bool_] = tokens != PAD
     if is_known.all():
         return is_known
@@ -130,10 +123,7 @@ text, or a date (text is ISO 8601, and UTC if it names no zone)."""
 
 
 def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
-    """Return a number or a date as a time of the log: see `times_on_scale`.
-
-    Raises:
-        InputError: it is neither, or has more than 64 bits.
+    """Return a number or a date as a time of the log; errors: see `times_on_scale`.
 
     >>> time_on_scale("2024-05-01", newest=1_700_000_000_000, place="at")
     1714521600000
@@ -154,8 +144,7 @@ def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
 def newest_for(times: NDArray[np.int64], newest: int | None) -> int | None:
     """Return the newest time of the log for `times_on_scale` of a dataset's times.
 
-    None if they have several units, which `prepare` has warned of, or none, or it has none, such
-    as a time without end: they are compared as numbers.
+    None if the newest or they have no unit, or several: they are compared as numbers.
     """
     has_unit = newest is not None and units_in(np.array([newest]))
     return newest if has_unit and len(units_in(times)) == 1 else None
@@ -164,13 +153,10 @@ def newest_for(times: NDArray[np.int64], newest: int | None) -> int | None:
 def times_on_scale(
     times: NDArray[np.int64], newest: int | None, place: str, *, dates: bool = False
 ) -> NDArray[np.int64]:
-    """Return times [N] that can be compared with those of the training log.
-
-    Those that were dates are Unix seconds; they are put in the unit of the newest time of the log,
-    if that is known to be one.
+    """Return times [N], Unix seconds if they were dates, in the unit of the newest of the log.
 
     Raises:
-        InputError: they are Unix times of another unit; the message starts with the place.
+        InputError: they are Unix times of another unit.
     """
     if newest is None or not len(times):
         return times

@@ -27,15 +27,9 @@ from recsys.data.tables import TableSource
 from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
-from recsys.inference.model_scorer import SequenceGenerator, StateCache, evaluating, model_inputs
+from recsys.inference.model_scorer import ModelScorer, SequenceGenerator, StateCache
 from recsys.inference.ranking import AllowedItems, TwoStages, no_items, top_k
-from recsys.inference.scorer import (
-    FEWEST_USERS,
-    Scored,
-    Scorer,
-    Seen,
-    batches_of_similar_length,
-)
+from recsys.inference.scorer import Scored, Scorer, Seen
 from recsys.model.sequence_to_sequence import Greedy, SequenceToSequence, Strategy
 from recsys.serving.bundle import ModelBundle, refuse_fork
 from recsys.serving.calibration import with_probabilities
@@ -53,16 +47,13 @@ from recsys.serving.index import STATES, IndexedScorer, ItemIndex, open_index, q
 from recsys.serving.new_items import with_new_items
 from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of
 
-_TOKENS, _USERS = 1 << 13, 8 * FEWEST_USERS
-"""Tokens, and histories, that are embedded together at most."""
-
 
 @dataclass(frozen=True, eq=False)
 class Recommender:
     """Recommends, scores, generates and explains with a trained model.
 
-    Users need not occur in the training log: the model reads nothing but their history. A user
-    whose history has no item of the catalogue gets the most popular items, marked as such.
+    Users need not occur in the training log. One whose history has no item of the catalogue gets
+    the most popular items, marked as such.
     """
 
     bundle: ModelBundle
@@ -110,9 +101,9 @@ class Recommender:
 
         Args:
             histories: a log (a frame, or the path of a file) with the columns of the training log
-                or user_id, item_id, timestamp, sorted as in training; or item ids by user id, or a
-                list of lists of item ids for users 0, 1, …, oldest item first. A model that reads
-                features of interactions or users needs a log with their columns.
+                or user_id, item_id, timestamp; or item ids by user id, or a list of lists for users
+                0, 1, …, oldest item first. A model that reads features of interactions or users
+                needs a log with their columns.
             users: ids of users, looked up in the dataset: their full history there, the test
                 target included. With lists too, each list is what a user did after that. If neither
                 is given, all users of the dataset.
@@ -135,7 +126,11 @@ class Recommender:
     @cached_property
     def reader(self) -> HistoryReader:
         """Reads histories, also of users of the dataset."""
-        return HistoryReader.of(self.bundle, self.dataset)
+        data, newest = self.bundle.experiment.data, self.bundle.manifest.trained_until
+        times = self.bundle.times, self.bundle.usual_gap
+        return HistoryReader(
+            data, self.bundle.vocabulary, self.bundle.encoders, newest, *times, self.dataset
+        )
 
     def recommend(  # noqa: PLR0913 - what is recommended, to whom and by which rules
         self,
@@ -188,7 +183,7 @@ class Recommender:
         k = self.bundle.usual_k if k is None else _whole_number("k", k, 1)
         retrieve = None if retrieve is None else _whole_number("retrieve", retrieve, k)
         policy = self._seen(seen)
-        scorer = ranking_scorer(self.bundle, policy, retrieve, allowed, self.index)
+        scorer = self._ranking_scorer(policy, retrieve, allowed)
         find = top_k if diverse is None else partial(diverse_top_k, diversity=diverse)
         lengths = queries.histories.lengths
         known, new = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
@@ -350,18 +345,14 @@ class Recommender:
                 table = model.items.table()[1:].float().cpu().numpy()
             return self.bundle.item_table.select("item_id").with_columns(_vectors(table))
         queries = self._queries(of, None, at)
-        recent = queries.histories.latest(self.bundle.experiment.model.max_sequence_length)
-        known = np.flatnonzero(recent.lengths)
-        rows = np.zeros((len(recent), model.items.embedding_dim), dtype=np.float32)
-        with torch.inference_mode(), evaluating(model):
-            for batch in batches_of_similar_length(recent.lengths[known], _TOKENS, _USERS):
-                inputs = model_inputs(model, recent.take(known[batch]))
-                last = model.encode_last(inputs)[0].float().cpu().numpy()
-                if last.shape[1] != rows.shape[1]:
-                    rows = np.zeros((len(recent), last.shape[1]), dtype=np.float32)
-                rows[known[batch]] = last
-        vectors = pl.when(pl.Series(recent.lengths > 0)).then(_vectors(rows)).alias("embedding")
-        return pl.DataFrame({"user_id": queries.user_ids}).with_columns(vectors)
+        known, width = np.flatnonzero(queries.histories.lengths), model.items.embedding_dim
+        states = np.zeros((0, width), dtype=np.float32)
+        if len(known):
+            scorer = ModelScorer(model, self.bundle.experiment.model.max_sequence_length)
+            states = scorer.states(queries.histories.take(known)).float().cpu().numpy()
+        vectors = pl.DataFrame({"user_id": queries.user_ids[known]}).with_columns(_vectors(states))
+        users = pl.DataFrame({"user_id": queries.user_ids})
+        return users.join(vectors, on="user_id", how="left", maintain_order="left")
 
     def explain(
         self,
@@ -389,12 +380,39 @@ class Recommender:
         return frame_like(best, history, self.like)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copy the bundle: see `ModelBundle.copy_to`."""
+        """Copy the bundle to another folder, atomically; a bundle there is replaced."""
         self.bundle.copy_to(path)
 
     def report(self) -> Path:
-        """Return the page that `recsys.fit` wrote: see `ModelBundle.report`."""
-        return self.bundle.report
+        """Return the page that `recsys.fit` and `recsys run` write beside the bundle."""
+        self.bundle.check_not_replaced()
+        page = self.bundle.path.resolve().with_name("report.html")
+        if not page.is_file():
+            raise InputError(f"{page}: no such page; recsys.fit and recsys run write it")
+        return page
+
+    def _ranking_scorer(
+        self, seen: Seen, retrieve: int | None, allowed: NDArray[np.bool_] | None
+    ) -> Scorer:
+        """Return the scorer that finds the best items of `recommend`."""
+        bundle, index = self.bundle, self.index
+        if index is not None:
+            if bundle.model.head.attends and retrieve is None:
+                raise InputError(
+                    "an index finds items by the dot product, and target attention ranks them: say "
+                    "how many (--retrieve, retrieve=)"
+                )
+            if bundle.states is None:  # queries and scores of a call encode once
+                bundle = replace(bundle, states=StateCache(STATES))
+        scorer = bundle.scorer
+        if retrieve is not None:
+            first = bundle.retriever if allowed is None else AllowedItems(bundle.retriever, allowed)
+            scorer = TwoStages(first, scorer, retrieve, seen)
+        if allowed is not None:
+            return AllowedItems(scorer, allowed)
+        if index is None:
+            return scorer
+        return IndexedScorer(scorer, bundle.scorer, query_encoder(bundle), index, retrieve)
 
     def _queries(
         self,
@@ -437,47 +455,12 @@ class Recommender:
             return normalize(self.bundle.model.items.table()[1:].float(), dim=1)
 
 
-def ranking_scorer(
-    bundle: ModelBundle,
-    seen: Seen,
-    retrieve: int | None = None,
-    allowed: NDArray[np.bool_] | None = None,
-    index: ItemIndex | None = None,
-) -> Scorer:
-    """Put the scorer together that finds the best items; see `Recommender.recommend`.
-
-    Raises:
-        InputError: ``retrieve`` is given, and the model has no target attention; or with an index
-            it has, and none is given.
-    """
-    if index is not None:
-        if bundle.model.head.attends and retrieve is None:
-            raise InputError(
-                "an index finds items by the dot product, and target attention ranks them: say how "
-                "many (--retrieve, retrieve=)"
-            )
-        if bundle.states is None:  # queries and scores of a call encode once
-            bundle = replace(bundle, states=StateCache(STATES))
-    scorer = bundle.scorer
-    if retrieve is not None:
-        first = bundle.retriever if allowed is None else AllowedItems(bundle.retriever, allowed)
-        scorer = TwoStages(first, bundle.scorer, retrieve, seen)
-    if allowed is not None:
-        return AllowedItems(scorer, allowed)
-    if index is None:
-        return scorer
-    return IndexedScorer(scorer, bundle.scorer, query_encoder(bundle), index, retrieve)
-
-
 def _vectors(rows: NDArray[np.float32]) -> pl.Series:
     return pl.Series("embedding", rows, dtype=pl.Array(pl.Float32, rows.shape[1]))
 
 
 def _known_of(users: pl.Series, dataset: PreparedDataset) -> pl.Series:
-    """Return the distinct users of candidates that a dataset has; all if it has none of them.
-
-    The others are reported with their candidates.
-    """
+    """Return the distinct users of candidates that a dataset has; all if it has none of them."""
     distinct = users.unique(maintain_order=True)
     known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
     return distinct.filter(known) if known.any() else distinct

@@ -18,6 +18,7 @@ from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import BundleManifest, ModelBundle
+from recsys.serving.recommender import Recommender
 from tests.conftest import write_tiny_bundle
 
 
@@ -130,10 +131,10 @@ def test_a_model_that_another_one_replaced_is_not_saved_as_it(
     first = write_tiny_bundle(tmp_path / "run" / "bundle", tiny_dataset, DotProduct())
     assert ModelBundle.open(tmp_path / "run").path == first.path
     (tmp_path / "run" / "report.html").touch()
-    assert first.report.name == "report.html"
+    assert Recommender(first).report().name == "report.html"
     write_tiny_bundle(tmp_path / "run" / "bundle", tiny_dataset, TargetAttention(head_dim=4))
     with pytest.raises(InputError, match="another model has replaced it since"):
         first.copy_to(tmp_path / "copy")
     with pytest.raises(InputError, match="another model has replaced it"):
-        _ = first.report
+        Recommender(first).report()
     assert not (tmp_path / "copy").exists()
