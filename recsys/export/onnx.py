@@ -58,10 +58,8 @@ class ExportManifest(FolderManifest):
     format: Literal["recsys.onnx"] = "recsys.onnx"
     format_version: int = current_version
     bundle: str
-    """The digest of the bundle's manifest."""
     experiment: str
     model: str
-    """The family."""
     git_commit: str | None
     num_items: int
     """Size of the catalogue, I: entry i of items.json, counted from 0, is item token i + 1."""
@@ -87,9 +85,8 @@ def export_onnx(
     int8: bool = False,
     dataset: PreparedDataset | None = None,
 ) -> ExportManifest:
-    """Write a bundle as two ONNX graphs, and check them against torch.
+    """Write a bundle as two ONNX graphs, checked against torch; an earlier export is replaced.
 
-    The folder appears with all of its files or not at all; an earlier export there is replaced.
     With ``int8`` the weights are rounded to 8 bits. With a dataset, NDCG@10 on its test targets is
     measured.
 
@@ -141,7 +138,7 @@ def export_onnx(
 
 
 def _exportable(bundle: ModelBundle) -> Model:
-    """Return a copy of the model, whose items are one table; refuse one that has no graph."""
+    """Return a copy of the model, whose items are one table."""
     reason = None
     if bundle.trained is None:
         reason = f"the baseline {bundle.experiment.baseline} counts, and has no graph"
@@ -199,7 +196,6 @@ class HeadGraph(nn.Module):
 def _draw(
     model: Model, lengths: list[int], candidates: int, seed: int = 0
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Draw inputs of the encoder, by name, and candidates [B, C]."""
     generator = torch.Generator().manual_seed(seed)
     shape = len(lengths), max(lengths)
     items = torch.randint(1, model.num_items + 1, shape, generator=generator)
@@ -267,7 +263,6 @@ def _check(model: Model, scorer: OnnxScorer, longest: int) -> float:
 
 
 def _ndcg(scorer: OnnxScorer, bundle: ModelBundle, dataset: PreparedDataset) -> float:
-    """Return NDCG@10 on the test targets, ranked among all items."""
     config = bundle.experiment.evaluation
     holdout = find_holdout(dataset, "test", config.request_time)
     ranks = evaluate(scorer, holdout, "test", config.seen)
@@ -276,7 +271,6 @@ def _ndcg(scorer: OnnxScorer, bundle: ModelBundle, dataset: PreparedDataset) -> 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the notes of the exporter and of the quantiser, which a user cannot act on."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -342,6 +336,5 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 
 
 def _run(graph: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-    """Run a graph with those of the inputs that it takes."""
     names = [value.name for value in graph.get_inputs()]
     return graph.run(None, {name: np.ascontiguousarray(inputs[name]) for name in names})  # type: ignore[no-any-return]

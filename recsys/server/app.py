@@ -65,7 +65,7 @@ def make_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        service.thread.start()
+        service.start()
         watch = asyncio.create_task(service.watch())
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
@@ -73,7 +73,7 @@ def make_app(service: Service) -> FastAPI:
         watch.cancel()
         with suppress(asyncio.CancelledError):
             await watch
-        await asyncio.to_thread(service.thread.stop)
+        await asyncio.to_thread(service.stop)
 
     app = FastAPI(
         title="recsys",
@@ -102,7 +102,7 @@ def make_app(service: Service) -> FastAPI:
         return {"status": "ok"}
 
     async def ready() -> dict[str, str]:
-        service.thread.check_running()
+        service.check_running()
         return await alive()
 
     async def metrics() -> Response:

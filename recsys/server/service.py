@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -193,39 +193,42 @@ def state_of(settings: ServerSettings) -> list[object]:
     return state
 
 
-# --- Batches --------------------------------------------------------------------------------------
+# --- The service ----------------------------------------------------------------------------------
 
 
 class _Job(NamedTuple):
-    key: Hashable
+    key: tuple[str, Hashable]
+    """The question, and what requests that are answered together have in common."""
     query: Query
-    answer: Callable[[Sequence[Query]], Sequence[Any]]
+    model: ServedModel
+    """That of the moment when the request came: it reads and answers it."""
     future: asyncio.Future[Any]
 
 
-class ModelThread:
-    """Answers in a thread of its own, in batches, in the order in which requests came.
+class Service:
+    """Answers in a thread, in batches, by a model that may be replaced between two of them.
 
     A batch waits for as many requests as the one before it had, but at most ``gather_ms``: a
     request that comes alone never waits, and those that come within moments share a pass.
-    ``observe`` is called with the key of each batch, its size, and the seconds that it took.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        threads: int | None,
-        observe: Callable[[Any, int, float], object],
-    ) -> None:
-        self._gather, self._most_waiting = settings.gather_ms / 1_000, settings.queue
+    def __init__(self, model: ServedModel, threads: int | None = None) -> None:
+        self.settings, self.metrics = model.settings, Metrics()
         self._threads = threads
-        self.observe = observe
-        self.jobs: deque[_Job] = deque()
+        self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
-        self._stopping = False
-        self._expected = 1
+        self._stopping, self._expected = False, 1
         self._thread = threading.Thread(target=self._run, name="recsys-model", daemon=True)
         self.start = self._thread.start
+        self._demand, self._failure = asyncio.Event(), ""
+        self.reload = self._demand.set
+        """Has the model loaded again now, whether or not it was replaced."""
+        self._serve(model)
+
+    def _serve(self, model: ServedModel) -> None:
+        """Answer with this model from now on; requests that wait keep theirs."""
+        self.model = model
+        self.metrics.serves(model.bundle)
 
     def stop(self) -> None:
         """Answer what waits, then end."""
@@ -240,21 +243,27 @@ class ModelThread:
         if self._stopping or not self._thread.is_alive():
             raise HTTPException(503, "the server is shutting down")
 
-    async def ask(self, key: Hashable, query: Query, model: ServedModel) -> Any:
-        """Wait for the answer to a query, which is answered together with others of its key.
+    async def ask(self, question: str, asked: Any) -> dict[str, Any]:
+        """Answer a request, with others of equal options whose users are given in the same way.
 
         Raises:
             HTTPException: too many requests wait (429), or the thread is stopping (503).
         """
-        job = _Job(key, query, model.answer, asyncio.get_running_loop().create_future())
+        model, log = self.model, getattr(asked, "log", None)
+        users = None if log is None else await asyncio.to_thread(model.read_log, log)
+        shared: Hashable = object()
+        if isinstance(asked, RecommendRequest | ScoreRequest) and log is None:
+            user = asked.user_id is None, bool(asked.history), asked.times is None
+            shared = (model, user, asked.at is None, str(_options(asked)))
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         with self._changed:
             self.check_running()
-            if len(self.jobs) >= self._most_waiting:
+            if len(self._jobs) >= self.settings.queue:
                 line = "too many requests wait: try again in a second"
                 raise HTTPException(429, line, {"retry-after": "1"})
-            self.jobs.append(job)
+            self._jobs.append(_Job((question, shared), (asked, users), model, future))
             self._changed.notify()
-        return await job.future
+        return await future
 
     def _run(self) -> None:
         if self._threads is not None:
@@ -269,18 +278,20 @@ class ModelThread:
     def _next(self) -> list[_Job]:
         """Wait for the next batch; it is empty if the thread is to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self.jobs or self._stopping)
+            self._changed.wait_for(lambda: self._jobs or self._stopping)
             self._changed.wait_for(
-                lambda: len(self.jobs) >= self._expected or self._stopping, self._gather
+                lambda: len(self._jobs) >= self._expected or self._stopping,
+                self.settings.gather_ms / 1_000,
             )
-            size = min(len(self.jobs), _BATCH)
+            size = min(len(self._jobs), _BATCH)
             self._expected = max(1, size)
-            return [self.jobs.popleft() for _ in range(size)]
+            return [self._jobs.popleft() for _ in range(size)]
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        began = time.monotonic()
+        first, began = jobs[0], time.monotonic()
+        results: Sequence[Any]
         try:
-            results = list(jobs[0].answer([job.query for job in jobs]))
+            results = first.model.answer([job.query for job in jobs])
         except Exception as error:  # noqa: BLE001 - whoever asked gets it
             if len(jobs) > 1:
                 for job in jobs:
@@ -288,63 +299,15 @@ class ModelThread:
                 return
             results = [error]
         # All at once, since each call wakes the event loop.
-        jobs[0].future.get_loop().call_soon_threadsafe(_settle, jobs, results)
-        self.observe(jobs[0].key, len(jobs), time.monotonic() - began)
-
-
-def _settle(jobs: Sequence[_Job], results: Sequence[Any]) -> None:
-    for job, result in zip(jobs, results, strict=True):
-        if job.future.done():  # whoever asked has gone
-            continue
-        if isinstance(result, Exception):
-            job.future.set_exception(result)
-        else:
-            job.future.set_result(result)
-
-
-# --- The service ----------------------------------------------------------------------------------
-
-
-class Service:
-    """Answers requests with a model that may be replaced between two of them.
-
-    A request is read and answered by one and the same model, that of the moment it came.
-    """
-
-    def __init__(self, model: ServedModel, threads: int | None = None) -> None:
-        self.settings, self.metrics = model.settings, Metrics()
-        self.thread = ModelThread(self.settings, threads, self._observe)
-        self._serve(model)
-        self._failure = ""
-        self._demand = asyncio.Event()
-        self.reload = self._demand.set
-        """Has the model loaded again now, whether or not it was replaced."""
-
-    def _serve(self, model: ServedModel) -> None:
-        """Answer with this model from now on; requests that wait keep theirs."""
-        self.model = model
-        self.metrics.serves(model.bundle)
-
-    def _observe(self, key: Any, size: int, seconds: float) -> None:
-        metrics, states = self.metrics, self.model.bundle.states
-        metrics.batches.labels(key[0]).observe(size)
-        metrics.model_seconds.labels(key[0]).observe(seconds)
-        metrics.waiting.set(len(self.thread.jobs))
+        first.future.get_loop().call_soon_threadsafe(_settle, jobs, results)
+        metrics, states, question = self.metrics, self.model.bundle.states, first.key[0]
+        metrics.batches.labels(question).observe(len(jobs))
+        metrics.model_seconds.labels(question).observe(time.monotonic() - began)
+        metrics.waiting.set(len(self._jobs))
         if states is not None:
             metrics.histories.labels("hit").inc(states.hits)
             metrics.histories.labels("miss").inc(states.misses)
             states.hits = states.misses = 0
-
-    async def ask(self, question: str, asked: Any) -> dict[str, Any]:
-        """Answer a request, with others of equal options whose users are given in the same way."""
-        model, log = self.model, getattr(asked, "log", None)
-        users = None if log is None else await asyncio.to_thread(model.read_log, log)
-        shared: Hashable = object()
-        if isinstance(asked, RecommendRequest | ScoreRequest) and log is None:
-            user = asked.user_id is None, bool(asked.history), asked.times is None
-            shared = (model, user, asked.at is None, str(_options(asked)))
-        answer: dict[str, Any] = await self.thread.ask((question, shared), (asked, users), model)
-        return answer
 
     async def watch(self) -> None:
         """Look for a new model from time to time, until cancelled; the old one answers meanwhile.
@@ -376,3 +339,13 @@ class Service:
                     trace = None if known else error
                     logger.error(line, extra={FACTS: {"reason": reason}}, exc_info=trace)
                 self._failure = reason
+
+
+def _settle(jobs: Sequence[_Job], results: Sequence[Any]) -> None:
+    for job, result in zip(jobs, results, strict=True):
+        if job.future.done():  # whoever asked has gone
+            continue
+        if isinstance(result, Exception):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)

@@ -1,7 +1,7 @@
 """The model registry of an MLflow store: a bundle becomes a version of a name, and is found by it.
 
-A registered model is MLflow's pyfunc of a bundle, with the library's code beside it: the bundle is
-its data, `recsys.serving.pyfunc` reads it, and nothing is pickled.
+A registered model is MLflow's pyfunc: the bundle is its data, `recsys.serving.pyfunc` reads it, the
+library's code lies beside it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ class Registered(NamedTuple):
 
 
 class ModelFacts(NamedTuple):
-    """What the callers of a model must know of it."""
+    """What the callers of a model must know of it, with the ids of some items as an example."""
 
     items: list[Any]
-    """The ids of some items, at least one, for the example."""
     num_items: int
     reads_times: bool
     needs_request_time: bool
@@ -144,36 +143,25 @@ def _one_line(uri: str, tracking: TrackingConfig) -> Iterator[MlflowClient]:
 
 
 def _signature(facts: ModelFacts) -> ModelSignature:
-    """Return the columns and parameters of `recsys.serving.pyfunc.HistoryModel.predict`."""
+    """Return the columns and parameters of `HistoryModel.predict`."""
     item = DataType.string if isinstance(facts.items[0], str) else DataType.long
     # Lists: a type of their own would refuse what a left join leaves of a missing one, None or NaN.
     user, candidates = (ColSpec(AnyType(), name, False) for name in ("user_id", "candidates"))
     times = ColSpec(AnyType(), "times", required=facts.needs_request_time)
     columns = [user, ColSpec(AnyType(), "items"), *[times] * facts.reads_times, candidates]
-    answer = [
-        user,
-        ColSpec(Array(item), "item_id"),
-        ColSpec(Array(DataType.double), "score"),
-        ColSpec(DataType.string, "source"),
-    ]
+    lists = ColSpec(Array(item), "item_id"), ColSpec(Array(DataType.double), "score")
     params = [
         ParamSpec("k", DataType.long, min(10, facts.num_items)),
-        ParamSpec("seen", DataType.string, None),
-        ParamSpec("at", DataType.string, None),
         ParamSpec("retrieve", DataType.long, None),
-        ParamSpec("where", DataType.string, None),
         ParamSpec("diversity", DataType.double, None),
+        *(ParamSpec(name, DataType.string, None) for name in ("seen", "at", "where")),
         *(ParamSpec(name, item, [], (-1,)) for name in ("allow", "deny")),
     ]
-    return ModelSignature(
-        inputs=Schema([*columns]),
-        outputs=Schema([*answer]),
-        params=ParamSchema(params),
-    )
+    answer = Schema([user, *lists, ColSpec(DataType.string, "source")])
+    return ModelSignature(Schema([*columns]), answer, ParamSchema(params))
 
 
 def _example(facts: ModelFacts) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Return histories, and the parameters of a call."""
     frame = pd.DataFrame({"items": [facts.items, facts.items[:1]]})
     if facts.reads_times:
         frame["times"] = [list(range(len(items))) for items in frame["items"]]

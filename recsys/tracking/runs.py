@@ -36,7 +36,7 @@ class EvaluatedRun:
     run: Run
     ranks: RankTable
     lists: NextListTable | None = None
-    """None if the run has no lists of next purchases, or they were not fetched."""
+    """Lists of next purchases; None if there are none, or they were not fetched."""
     model_alone: bool = False
     """Are these the ranks of its model without the count ensemble?"""
 
@@ -88,8 +88,8 @@ def find_runs(
     """Find runs by id or name, and fetch their rank tables and the other sources that they have.
 
     A model with a count ensemble is followed by the same model alone, if ranks are all there is to
-    compare: there are no lists of the model alone. If no run is named, they are the latest finished
-    runs of every name that can be compared with the latest of all.
+    compare. If no run is named, they are the latest finished ones of every name that can be
+    compared with the latest of all.
     """
     with existing_store(tracking) as client:
         there, latest = _runs_of(client, tracking)
@@ -100,7 +100,7 @@ def find_runs(
 
 
 def find_run(wanted: str, tracking: TrackingConfig) -> str:
-    """Return a run by its id, the beginning of its id, or its name if it has finished: its id."""
+    """Return the id of a run, by its id, the beginning of it, or its name if it has finished."""
     with existing_store(tracking) as client:
         run_id: str = _find(wanted, *_runs_of(client, tracking)).info.run_id
     return run_id
@@ -135,7 +135,7 @@ def _comparable(runs: Collection[Run]) -> list[Run]:
 
 
 def differing_tags(a: Run, b: Run) -> list[str]:
-    """Return the tags of data and protocol in which two runs differ, but the digest of others."""
+    """Return the tags of data and protocol in which two runs differ."""
     ours, theirs = a.data.tags, b.data.tags
     names = {tag for tag in ours.keys() | theirs.keys() if tag.startswith("protocol.")}
     protocol = sorted(names - {"protocol.fingerprint"})

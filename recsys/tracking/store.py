@@ -101,10 +101,7 @@ def write_tables(file: Path) -> None:
 
 
 def mlflow_link(tracking: TrackingConfig, run_id: str | None = None) -> str:
-    """Return how to open the runs of an experiment, or one run: a command, if needed, and a link.
-
-    A user and password in the address of the store are left out.
-    """
+    """Return a command, if needed, and a link that open the runs of an experiment, or one run."""
     is_server = tracking.uri.startswith(("http://", "https://"))
     server = tracking.uri.rstrip("/") if is_server else "http://127.0.0.1:5000"
     try:

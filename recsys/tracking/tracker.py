@@ -52,7 +52,7 @@ class Tracker:
     run_id: str
     uri: str
     logged: frozenset[tuple[str, int]] = frozenset()
-    """The metrics, by name and step, of a run that is resumed: they are not logged twice."""
+    """The metrics, by name and step, of a resumed run: they are not logged twice."""
     waiting: list[Callable[[], object]] = field(default_factory=list)
     """What the store has not taken yet, beside metrics."""
     metrics: list[Metric] = field(default_factory=list)
@@ -239,10 +239,7 @@ def _reopen(client: MlflowClient, run_id: str, uri: str) -> Tracker | None:
 def finished_run(
     tracking: TrackingConfig, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
 ) -> str | None:
-    """Return the latest finished run that `track` would only repeat; None if there is none.
-
-    It has the same data, model and settings under any name, and was not ended early by Ctrl-C.
-    """
+    """Return the latest finished run, not ended early by Ctrl-C, that `track` would only repeat."""
     client, experiment_id = open_store(tracking)
     wanted = f"tags.{_FINGERPRINT} = '{config_fingerprint(dataset, model, settings)}'"
     found = client.search_runs([experiment_id], f"{wanted} and attributes.status = 'FINISHED'")
@@ -259,9 +256,8 @@ def decisive_facts(
     dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return everything that decides the result of a run except the code, by dotted names."""
-    # The fingerprint of the dataset replaces the settings of its preparation.
-    # The digest of the model that a training starts from replaces its folder.
-    # How often a training is checkpointed does not change its result.
+    # Fingerprints of the dataset and of the model that a training starts from replace the settings
+    # of their making. How often a training is checkpointed does not change its result.
     ignored = ("name", "data.", "tracking.", "start.bundle", "training.checkpoint_minutes")
     facts = {key: value for key, value in settings.items() if not key.startswith(ignored)}
     file = Path(settings.get("evaluation.candidates.file") or "")

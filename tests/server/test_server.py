@@ -30,6 +30,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.conftest import PURCHASES, tiny_experiment
 from tests.helpers.running_server import Running, running
+from tests.helpers.server_process import metrics
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 HISTORIES = st.lists(st.sampled_from([*ITEMS, "unknown"]), max_size=6)
@@ -230,15 +231,15 @@ def test_a_batch_answers_as_one_by_one_and_errors_are_of_one(server: Running) ->
         ]
     questions += [("/v1/recommend", {"history": ["hat"], "k": 9}), ("/v1/score", {**HAT})] * 2
     alone = [server.ask(*question) for question in questions]
-    sizes: list[int] = []
-    observe = server.service.thread.observe
-    server.service.thread.observe = lambda _, size, __: sizes.append(size)
-    try:
-        with ThreadPoolExecutor(16) as pool:
-            together = list(pool.map(lambda question: server.ask(*question), questions))
-    finally:
-        server.service.thread.observe = observe
-    assert max(sizes) > 1
+    before = metrics(server.port)
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda question: server.ask(*question), questions))
+    alone_at_most = 'recsys_batch_size_bucket{le="1.0",question="recommend"}'
+    asked, single_batches = (
+        metrics(server.port)[name] - before[name]
+        for name in ('recsys_batch_size_count{question="recommend"}', alone_at_most)
+    )
+    assert asked > single_batches
     for (status, batched), (expected, single) in zip(together, alone, strict=True):
         assert status == expected
         assert_same(batched.pop("items", []), single.pop("items", []))
@@ -328,7 +329,7 @@ def test_a_key_is_asked_for(tiny_bundle: ModelBundle) -> None:
             assert server.ask("/v1/recommend", HAT, headers=headers)[0] == expected
         for path, expected in (("/metrics", 401), ("/healthz", 200), ("/readyz", 200)):
             assert server.ask(path, method="GET")[0] == expected
-        server.service.thread.stop()
+        server.service.stop()
         for path, expected in (("/healthz", 200), ("/readyz", 503)):
             assert server.ask(path, method="GET")[0] == expected
         assert "s3cret" not in repr(server.service.settings)

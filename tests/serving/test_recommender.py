@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from polars.testing import assert_frame_equal
 from recsys.config import Columns, DataConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.inference import model_scorer
+from recsys.inference import scorer as scorer_module
+from recsys.model.heads import CandidateRepresentation, TargetAttentionHead
 from recsys.model.models import ModelInputs
 from recsys.serving.bundle import ModelBundle, name_columns
 from recsys.serving.recommender import Recommender
@@ -216,6 +220,64 @@ def test_unknown_candidates_are_counted_named_and_left_out(
             recommender.score([["hat"]], nothing_known)
 
 
+BASKETS = {
+    "ann": ["hat"],
+    "bob": ["boots", "gloves"],
+    "new": [],
+    "dan": ["socks", "socks", "hat"],
+    "eve": ["gloves", "jacket"],
+}
+PAIR = {"user_id": pl.String, "item_id": pl.String}
+
+
+@pytest.fixture
+def items_scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items the head has read, call by call; a catalogue is read once for all users."""
+    counts: list[int] = []
+    represent: Callable[..., CandidateRepresentation] = TargetAttentionHead.represent_candidates
+
+    def count(head: TargetAttentionHead, embeddings: torch.Tensor) -> CandidateRepresentation:
+        counts.append(embeddings.shape[:-1].numel())
+        return represent(head, embeddings)
+
+    monkeypatch.setattr(TargetAttentionHead, "represent_candidates", count)
+    monkeypatch.setattr(model_scorer, "MOST_CANDIDATES", 1)
+    return counts
+
+
+def test_only_the_candidates_are_scored(recommender: Recommender, items_scored: list[int]) -> None:
+    fresh = Recommender.load(recommender.bundle.path)  # has represented no catalogue yet
+    pairs = [("dan", "hat"), ("ann", "boots"), ("dan", "socks"), ("dan", "boots"), ("new", "hat")]
+    fresh.score(BASKETS, pl.DataFrame(pairs, schema=PAIR, orient="row"))
+    assert sum(items_scored) == 4  # the pair of the empty history needs no model
+    items_scored.clear()
+    fresh.score(BASKETS, ["hat", "socks"])
+    assert sum(items_scored) == 2  # the same for all users, so once
+    items_scored.clear()
+    fresh.recommend(BASKETS, k=1)
+    assert sum(items_scored) == 5 + 1  # the catalogue and PAD
+
+
+@given(
+    pairs=st.lists(
+        st.tuples(st.sampled_from(sorted(BASKETS)), st.sampled_from(ITEMS)), max_size=20
+    ),
+    users_per_batch=st.integers(1, 3),
+)
+def test_scores_of_pairs_are_those_of_the_catalogue(
+    recommender: Recommender, pairs: list[tuple[str, str]], users_per_batch: int
+) -> None:
+    candidates = pl.DataFrame(pairs, schema=PAIR, orient="row")
+    best = recommender.recommend(BASKETS, k=5, seen="allow")
+    scores = {(user, item): score for user, item, score in best.select(best.columns[:3]).rows()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
+        patch.setattr(scorer_module, "FEWEST_USERS", users_per_batch)
+        answer = recommender.score(BASKETS, candidates)
+    assert_frame_equal(answer.select("user_id", "item_id"), candidates)
+    assert answer["score"].to_list() == pytest.approx([scores[pair] for pair in pairs], abs=1e-5)
+
+
 HISTORIES = {"x": ["hat", "boots"], "y": ["socks"], "new": []}
 PAIRS = [("x", "socks"), ("x", "hat"), ("y", "boots")]
 
@@ -336,28 +398,20 @@ def test_pandas_keeps_its_index_and_gives_series_of_lists(
         recommender.recommend(pd.concat([lists, lists.head(1)]))
 
 
-def _ask(model: Recommender | Path) -> int:
+def _ask(model: Recommender | Path, method: str, *arguments: Any) -> int:
     model = Recommender.load(model) if isinstance(model, Path) else model
-    return len(model.recommend([["hat"]], k=3))
-
-
-def _ask_without_histories(model: Recommender) -> int:
-    return len(model.similar_items("hat", k=3))
-
-
-def _embed(model: Recommender) -> int:
-    return len(model.embeddings("items"))
+    return len(getattr(model, method)(*arguments))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_says_that_it_would_wait_for_ever(recommender: Recommender) -> None:
-    assert _ask(recommender) == 3
+    assert _ask(recommender, "recommend", [["hat"]]) == 4
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        for ask, model in (
-            (_ask, recommender),
-            (_ask, recommender.bundle.path),
-            (_ask_without_histories, recommender),
-            (_embed, recommender),
+        for arguments in (
+            (recommender, "recommend", [["hat"]]),
+            (recommender.bundle.path, "recommend", [["hat"]]),
+            (recommender, "similar_items", "hat"),
+            (recommender, "embeddings"),
         ):
             with pytest.raises(InputError, match=r"get_context\('spawn'\)"):
-                pool.apply_async(ask, (model,)).get(timeout=60)
+                pool.apply_async(_ask, arguments).get(timeout=60)
