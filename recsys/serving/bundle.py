@@ -50,7 +50,6 @@ class ServingProtocol(Section):
     split: str
     seen: Literal["filter", "allow"]
     trained_on: TrainedOn
-    """The parts of the split that the weights were trained on."""
 
 
 class EarlierBundle(Section):
@@ -71,16 +70,14 @@ class BundleManifest(FolderManifest):
     format_version: int = current_version
     dataset_fingerprint: str
     num_items: int
-    """Size of the catalogue, I."""
     protocol: ServingProtocol
     git_commit: str | None
-    """The commit of the code that trained the model; None if unknown."""
     trained_until: int | None = None
     """The time of the newest interaction that the weights were trained on, as in the log."""
     usual_gap: int | None = None
     """The median time between two successive interactions of a user, on the scale of the log."""
     started_from: EarlierBundle | None = None
-    """The bundle whose weights the training started from; None if they were random."""
+    """The bundle whose weights the training started from."""
     extended_from: EarlierBundle | None = None
     """The bundle to whose catalogue items were added without training."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -222,9 +219,6 @@ class ModelBundle:
         """Write a bundle folder atomically and open it; an existing bundle is replaced.
 
         The same arguments give the same bytes. An item feature named count is overwritten.
-
-        Raises:
-            InputError: the path holds something else, or cannot be written.
         """
         path = Path(path)
         BundleManifest.previous(path)
@@ -266,7 +260,6 @@ class ModelBundle:
 
     @classmethod
     def _load(cls, path: Path, manifest: BundleManifest) -> ModelBundle:
-        """Load the files of a folder that was checked against its manifest."""
         experiment = load_experiment(path / CONFIG)
         item_table = read_items(path / ITEMS, manifest.num_items)
         if experiment.baseline is not None:
@@ -290,34 +283,25 @@ class ModelBundle:
                 logger.warning("%s: it stays on the CPU", error)
 
     def move_to_gpu(self) -> None:
-        """Move the model to the GPU, which there must be; a baseline has nothing to move.
-
-        Raises:
-            InputError: it needs more memory than is free there.
-        """
+        """Move the model to the GPU; an `InputError`: it needs more memory than is free there."""
         if self.trained is None:
             return
         try:
             self.trained.to("cuda")
         except torch.OutOfMemoryError as error:
             self.trained.to("cpu")  # with those weights that were moved
-            raise InputError(
-                f"{self.path}: the model needs more memory than the GPU has"
-            ) from error
+            line = f"{self.path}: the model needs more memory than the GPU has"
+            raise InputError(line) from error
         for kept in ("scorer", "retriever"):  # they keep the catalogue where the model was
             self.__dict__.pop(kept, None)
 
     @property
     def model(self) -> Model:
-        """The trained model.
-
-        Raises:
-            InputError: the bundle holds a baseline.
-        """
+        """The trained model, or an `InputError`: the bundle holds a baseline."""
         if self.trained is None:
             raise InputError(
                 f"{self.path}: holds the baseline {self.experiment.baseline}, which recommends and "
-                "scores, but has no attention, contributions or decoder"
+                "scores, but has no weights, embeddings or decoder"
             )
         return self.trained
 
@@ -369,7 +353,7 @@ class ModelBundle:
 
     @property
     def usual_gap(self) -> int | None:
-        """The time between two interactions that stands for missing times; None if none can."""
+        """The time that stands for missing ones between two interactions; None if none can."""
         return self.manifest.usual_gap if self.times == "past" else None
 
     @cached_property
@@ -396,13 +380,12 @@ class ModelBundle:
 def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) -> PreparedDataset:
     """Return a dataset, with targets to rank, with the item tokens and the features of a model.
 
-    It may be of another log than the model was trained on, such as a later one: items are matched
-    by their ids. Those outside the catalogue are no targets and are skipped in histories; a warning
-    counts such targets. Another one says if targets may have been seen in training.
+    It may be of another log than the model was trained on, such as a later one. Items outside the
+    catalogue are no targets, and are skipped in histories. Warnings count such targets, and say if
+    targets may have been seen in training.
 
     Raises:
-        InputError: the model was trained on the targets; or the dataset lacks a feature that the
-            model reads.
+        InputError: the model was trained on the targets; or the dataset lacks a feature.
     """
     if dataset.fingerprint == bundle.manifest.dataset_fingerprint:
         if part == "valid" and "valid" in bundle.manifest.protocol.trained_on:

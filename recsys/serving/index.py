@@ -78,9 +78,6 @@ def build_index(
     """Put items, one row each [I, D], into lists around directions [L, D] of length 1.
 
     If there are none, about 2 √I are found by spherical k-means.
-
-    Raises:
-        InputError: faiss is not installed.
     """
     try:
         import faiss  # noqa: PLC0415 - an extra
@@ -228,8 +225,8 @@ def make_index(
     200, after the histories before the test targets of the dataset.
 
     Raises:
-        InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; the
-            folder cannot be written; or faiss is not installed.
+        InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; or
+            faiss is not installed.
     """
     exact = query_encoder(replace(bundle, states=StateCache(STATES)))
     k = min(bundle.num_items, 200 if bundle.model.head.attends else 10) if k is None else k

@@ -109,11 +109,7 @@ def extend(
             else, cannot be written or is the bundle's own.
     """
     out = Path(out)
-    if bundle.trained is None:
-        raise InputError(
-            f"{bundle.path}: holds the baseline {bundle.experiment.baseline}, which learns new "
-            "items by being fitted again"
-        )
+    weights = bundle.model.state_dict()
     if out.resolve() == bundle.path.resolve():
         raise InputError(f"{out}: is the bundle that is extended: choose another folder")
     BundleManifest.previous(out)
@@ -132,7 +128,7 @@ def extend(
     known[bundle.num_items + 1 :] = PAD
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(bundle.experiment.seed)
-        model.load_state_dict(grown_weights(bundle.model.state_dict(), known, model, histories))
+        model.load_state_dict(grown_weights(weights, known, model, histories))
     counts = bundle.count_ensemble
     if counts is not None:
         newest = latest_histories(mapped, before, counts.recent_share)

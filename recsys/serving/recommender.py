@@ -174,8 +174,7 @@ class Recommender:
             "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: an argument breaks its rule; ``retrieve`` is below k, or the model has no
-                target attention; see `read_histories`.
+            InputError: ``retrieve`` is below k, or the model has no target attention.
         """
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
@@ -229,7 +228,7 @@ class Recommender:
             frame of pandas has the index of theirs.
 
         Raises:
-            InputError: no candidate is known, or with ``strict`` one is not; see `read_histories`.
+            InputError: no candidate is known, or with ``strict`` one is not.
         """
         raw = read_candidates(candidates, self.bundle.experiment.data.columns or Columns())
         if histories is None and users is None and self.dataset is not None:
@@ -269,8 +268,7 @@ class Recommender:
             purchase. A user for whom too few items are left has fewer than n rows.
 
         Raises:
-            InputError: the model has no decoder or cannot generate so many; a candidate is
-                unknown; see `read_histories`.
+            InputError: the model has no decoder or cannot generate so many.
         """
         bundle, allowed = self.bundle, None
         if candidates is not None:
@@ -311,9 +309,6 @@ class Recommender:
         Returns:
             item_id, the item's name or title if the item table has them, similarity and rank (from
             1), the most similar first; equal ones in the order of the catalogue.
-
-        Raises:
-            InputError: the item is unknown; k is below 1; a baseline has no embeddings.
         """
         k, bundle, directions = _whole_number("k", k, 1), self.bundle, self._directions
         token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
@@ -335,9 +330,6 @@ class Recommender:
 
         That of a history is the last hidden state, which the head compares with a candidate: by a
         dot product, to which target attention adds. It is null without an item of the catalogue.
-
-        Raises:
-            InputError: a baseline has no embeddings; see `read_histories`.
         """
         model = self.bundle.model
         if isinstance(of, str) and of == "items":

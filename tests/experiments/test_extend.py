@@ -183,5 +183,5 @@ def test_the_command_and_what_it_refuses(
         tiny_dataset,
         ("train",),
     )
-    with pytest.raises(InputError, match="holds the baseline popularity, which learns new items"):
+    with pytest.raises(InputError, match="holds the baseline popularity"):
         extend(baseline, later, tmp_path / "other")
