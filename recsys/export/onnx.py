@@ -1,8 +1,4 @@
-"""Export a bundle to ONNX: two graphs, the ids of the items, and what made them.
-
-One graph makes of histories what scores need, the other scores candidates: a history is encoded
-once, and any number of candidates are scored with it.
-"""
+"""Export a bundle to ONNX: a graph that encodes histories, one that scores candidates, and ids."""
 
 from __future__ import annotations
 
@@ -62,9 +58,9 @@ class ExportManifest(FolderManifest):
     model: str
     git_commit: str | None
     num_items: int
-    """Size of the catalogue, I: entry i of items.json, counted from 0, is item token i + 1."""
+    """Entry i of items.json, counted from 0, is item token i + 1."""
     max_sequence_length: int
-    """The most items of a history that the encoder takes: the latest ones, the oldest first."""
+    """The most items of a history, the latest ones, that the encoder takes."""
     times: TimesRead
     """The times that the encoder takes beside the items; the last column is the request time."""
     seen: Literal["filter", "allow"]

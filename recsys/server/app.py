@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response, Security
@@ -17,7 +18,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,21 +47,12 @@ A user is given by a `history` (item ids, oldest first), by rows of the raw `log
 `{"error": "one line"}`."""
 _PROBLEM = {"model": Problem, "description": "Why there is no answer, in one line."}
 _PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": _PROBLEM, "5XX": _PROBLEM}
-_QUESTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel], str], ...] = (
-    ("recommend", RecommendRequest, Items, "The best items of a user"),
-    ("score", ScoreRequest, Items, "The scores of given items"),
-    ("similar", SimilarRequest, SimilarItems, "The most similar items"),
-    ("explain", ExplainRequest, Explanation, "The parts of a score"),
-)
-"""Of each question its path, body, answer and summary."""
 _QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 """The paths that are asked for all the time, and logged only if they fail."""
 
 
 def make_app(service: Service) -> FastAPI:
     """Return the application of a service; it starts and stops the thread of the model."""
-    key = service.settings.api_key
-    closed = [] if key is None else [Depends(_key_check(key))]
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -86,45 +77,48 @@ def make_app(service: Service) -> FastAPI:
     app.add_middleware(_Watched, service=service)
     for kind in (InputError, AnyHTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
-    for question, request, answer, summary in _QUESTIONS:
-        app.add_api_route(
-            f"/v1/{question}",
-            _endpoint(service, question, request),
-            methods=["POST"],
-            response_model=answer,
-            summary=summary,
-            dependencies=closed,
-            responses=_PROBLEMS,
-            tags=["questions"],
-        )
+    key = service.settings.api_key
+    _add_paths(app, service, [] if key is None else [Depends(_key_check(key))])
+    return app
 
+
+def _add_paths(app: FastAPI, service: Service, closed: list[Any]) -> None:
+    post = partial(app.post, dependencies=closed, responses=_PROBLEMS, tags=["questions"])
+    get = partial(app.get, responses=_PROBLEMS, tags=["operation"])
+
+    async def answer(question: str, asked: object) -> Response:
+        found = await service.ask(question, asked)
+        # A score of −∞, of an item that is never recommended, becomes null.
+        return Response(to_json(found, inf_nan_mode="null"), media_type="application/json")
+
+    @post("/v1/recommend", summary="The best items of a user", response_model=Items)
+    async def recommend(asked: RecommendRequest) -> Response:
+        return await answer("recommend", asked)
+
+    @post("/v1/score", summary="The scores of given items", response_model=Items)
+    async def score(asked: ScoreRequest) -> Response:
+        return await answer("score", asked)
+
+    @post("/v1/similar", summary="The most similar items", response_model=SimilarItems)
+    async def similar(asked: SimilarRequest) -> Response:
+        return await answer("similar", asked)
+
+    @post("/v1/explain", summary="The parts of a score", response_model=Explanation)
+    async def explain(asked: ExplainRequest) -> Response:
+        return await answer("explain", asked)
+
+    @get("/healthz", summary="Whether the process is alive")
     async def alive() -> dict[str, str]:  # while the last requests are answered, too
         return {"status": "ok"}
 
+    @get("/readyz", summary="Whether requests are answered")
     async def ready() -> dict[str, str]:
         service.check_running()
         return await alive()
 
+    @get("/metrics", dependencies=closed, response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE_LATEST)
-
-    about: dict[str, Any] = {"tags": ["operation"], "responses": _PROBLEMS}
-    app.add_api_route("/healthz", alive, summary="Whether the process is alive", **about)
-    app.add_api_route("/readyz", ready, summary="Whether requests are answered", **about)
-    about |= {"response_class": PlainTextResponse, "dependencies": closed}
-    app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus", **about)
-    return app
-
-
-def _endpoint(service: Service, question: str, kind: type[BaseModel]) -> Callable[..., Any]:
-    async def endpoint(asked: Any) -> Response:
-        answer = await service.ask(question, asked)
-        # A score of −∞, of an item that is never recommended, becomes null.
-        return Response(to_json(answer, inf_nan_mode="null"), media_type="application/json")
-
-    endpoint.__annotations__["asked"] = kind  # which FastAPI reads and validates
-    endpoint.__name__ = question  # its name in the documentation of the paths
-    return endpoint
 
 
 _Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(HTTPBearer(auto_error=False))]

@@ -44,7 +44,7 @@ class Registered(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """The URI by which MLflow and `local_bundle` know it."""
+        """The URI by which MLflow knows it."""
         version = f"/{self.version}" if self.alias is None else f"@{self.alias}"
         return f"models:/{self.name}{version}"
 
@@ -66,10 +66,7 @@ def register_bundle(
     alias: str | None = None,
     run_id: str | None = None,
 ) -> Registered:
-    """Save a bundle as MLflow's pyfunc in the store, and register it as the next version of a name.
-
-    An alias, such as champion, then names this version and no other.
-    """
+    """Register a bundle as MLflow's pyfunc, as the next version of a name; an alias names it."""
     client, experiment_id = open_store(tracking)
     versions = {name: metadata.version(name).partition("+")[0] for name in NEEDED}  # not +cpu
     with (

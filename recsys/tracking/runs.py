@@ -124,7 +124,6 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run],
 
 
 def _comparable(runs: Collection[Run]) -> list[Run]:
-    """Return the runs that can be compared with the latest of them, and name the others."""
     latest = max(runs, key=lambda run: run.info.start_time, default=None)
     if latest is None:
         return []
@@ -143,7 +142,6 @@ def differing_tags(a: Run, b: Run) -> list[str]:
 
 
 def _find(wanted: str, there: Sequence[Run], latest: Mapping[str, Run]) -> Run:
-    """Find a run by its id, a finished one by its name, or one by the beginning of its id."""
     by_id = [run for run in there if run.info.run_id.startswith(wanted)]
     if wanted in latest and wanted not in (run.info.run_id for run in by_id):
         return latest[wanted]

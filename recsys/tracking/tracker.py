@@ -43,10 +43,7 @@ class RecordError(InputError):
 
 @dataclass
 class Tracker:
-    """One MLflow run, open for writing; several may be open at once.
-
-    A store that fails does not end the training: the record is kept, and sent at the end.
-    """
+    """One MLflow run, open for writing; what a store that fails has not taken is sent later."""
 
     client: MlflowClient
     run_id: str
@@ -133,7 +130,7 @@ class Tracker:
         return True
 
     def _sync_files(self) -> None:
-        """Have the disk store the artifacts of a store that is a folder; SQLite syncs its file."""
+        """Sync the artifacts of a store that is a folder; SQLite syncs its file."""
         artifacts = self.client.get_run(self.run_id).info.artifact_uri
         if is_local_uri(artifacts) and (path := Path(local_file_uri_to_path(artifacts))).is_dir():
             sync(path)
@@ -149,8 +146,7 @@ class Tracker:
         self._put(self._sync_files)
         self.flush()
         lost = self.reason
-        if lost and status == "FINISHED":
-            status = "FAILED"
+        status = "FAILED" if lost and status == "FINISHED" else status
         self._put(partial(self.client.set_terminated, self.run_id, status))
         self.flush()
         if lost or (status == "FINISHED" and self.reason):
@@ -221,7 +217,6 @@ def track(
 
 
 def _reopen(client: MlflowClient, run_id: str, uri: str) -> Tracker | None:
-    """Resume an interrupted run; None if the store does not have it."""
     try:
         run = client.get_run(run_id)
         client.update_run(run_id, status="RUNNING")
