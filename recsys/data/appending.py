@@ -48,13 +48,13 @@ def append(
     Args:
         source: the new log, as for `prepare`, with the columns of the first one.
         dataset: the folder of the dataset.
-        items: features of items, new ones or known ones, with the columns of the dataset's table.
+        items: features of new and known items, with the columns of the dataset's table.
         users: features of users, likewise.
         encoding: that of text files that are neither UTF-8 nor UTF-16; the dataset's if None.
 
     Raises:
-        InputError: the log or a table is invalid or of another form, or a setting needs rows that
-            the dataset does not have. Nothing is changed then.
+        InputError: the log or a table is of another form, or a setting needs rows that the dataset
+            does not have. Nothing is changed then.
     """
     path = checked_path(dataset)
     Manifest.read(path)  # before a lock is taken beside a path that is no dataset
@@ -159,15 +159,11 @@ def _rows_of_log(log: Log, old: PreparedDataset) -> pl.DataFrame:
     rows, types = log.table(), old.interaction_table.head(0).schema
     names = {"user_id": log.columns.user_id, "item_id": log.columns.item_id}
     names |= {KEPT + name: name for name in log.keep}
-    return rows.with_columns(
-        as_stored(
-            rows[column],
-            types[column.removeprefix(KEPT)],
-            f"{log.origin}: column {name!r}",
-            str(old.path),
-        )
-        for column, name in names.items()
-    )
+    stored = []
+    for column, name in names.items():
+        origin, dtype = f"{log.origin}: column {name!r}", types[column.removeprefix(KEPT)]
+        stored.append(as_stored(rows[column], dtype, origin, str(old.path)))
+    return rows.with_columns(stored)
 
 
 def _of_persons(table: pl.DataFrame, config: DataConfig) -> pl.DataFrame:

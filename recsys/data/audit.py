@@ -1,7 +1,6 @@
 """The leakage audit: properties of a dataset and its split that distort metrics.
 
-The leak of all leave-one-out splits is described by Ji et al. 2023, "A critical study on data
-leakage in recommender system offline evaluation" (arXiv:2010.11060).
+On the leak of all leave-one-out splits see Ji et al. 2023 (arXiv:2010.11060).
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ from typing import Literal, cast
 import numpy as np
 import polars as pl
 
-from recsys.config import DataConfig, LeaveLastBasketOut, LeaveLastOut, UserHoldout
+from recsys.config import LeaveLastBasketOut, LeaveLastOut, UserHoldout
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import TargetPositions, user_blocks
 
 AUDIT = "audit.json"
 """The file in which runs save the findings."""
-NOTABLE = 0.01
-"""The share above which a finding is a warning, if a few cases are harmless."""
-FEW_TIMES = 10
-"""Fewer distinct times than this are a warning, however short the log is."""
+NOTABLE, FEW_TIMES = 0.01, 10
+"""The share above which a finding is a warning, if a few cases are harmless; the number of distinct
+times below which few_times is one, however short the log is."""
 EXACT = 10_000_000
 """The number of times up to which distinct ones are counted, not estimated to about 1%."""
 BLOCK = 1 << 20
-"""Interactions that are read at a time, so that memory does not grow with them."""
+"""Interactions that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,9 @@ def warnings_in(findings: Sequence[Finding]) -> list[Finding]:
 def audit(
     dataset: PreparedDataset, seen: Literal["filter", "allow"] = "filter"
 ) -> tuple[Finding, ...]:
-    """Check for leaks into the test part; equal datasets have equal findings.
+    """Return all findings in a fixed order, including those without cases.
 
-    ``seen`` says whether items of a user's history are excluded from the ranking. All findings are
-    returned in a fixed order, including those without cases.
+    ``seen`` says whether items of a user's history are excluded from the ranking.
     """
     config, times = dataset.config, dataset.timestamps
     train, valid, test = np.diff(dataset.cuts.sum(axis=0, dtype=np.int64), prepend=0).tolist()
@@ -69,7 +66,12 @@ def audit(
     future = "training interactions are later than the test target of some user"
     if inherent:
         future += f": {config.split.kind} does not split at a common time, global_time does"
-    filters = _filters_that_count_test_rows(config)
+    minimums = {
+        name: getattr(config, name) for name in ("min_item_interactions", "min_user_interactions")
+    }
+    rules = [f"{name}={least}" for name, least in minimums.items() if least > 1]
+    rules += ["k_core"] * (config.k_core and bool(rules))
+    filters = ", ".join(rules + ["duplicates=last"] * (config.duplicates == "last"))
     tied = targets.ends > targets.starts
     tied &= times[targets.ends - 1] == times[targets.targets]
     ties = (
@@ -85,8 +87,8 @@ def audit(
             "allow; if not, prepare with --set data.duplicates=first"
         )
     counted = pl.Series(np.asarray(times))
-    exact = len(times) <= EXACT
-    distinct = counted.n_unique() if exact else cast("int", counted.approx_n_unique())
+    is_short = len(times) <= EXACT
+    distinct = counted.n_unique() if is_short else cast("int", counted.approx_n_unique())
     few = max(FEW_TIMES, NOTABLE * len(times))
 
     def finding(name: str, count: int, total: int, sentence: str, most: float) -> Finding:
@@ -139,23 +141,10 @@ def audit(
     )
 
 
-def _filters_that_count_test_rows(config: DataConfig) -> str:
-    minimums = ("min_item_interactions", "min_user_interactions")
-    filters = [f"{name}={least}" for name in minimums if (least := getattr(config, name)) > 1]
-    if filters and config.k_core:
-        filters.append("k_core")
-    if config.duplicates == "last":
-        filters.append("duplicates=last")
-    return ", ".join(filters)
-
-
 def _count_cases(
     dataset: PreparedDataset, targets: TargetPositions, first: float
 ) -> tuple[int, int]:
-    """Count training interactions later than the first target, and targets in their history.
-
-    About `BLOCK` interactions are read at a time.
-    """
+    """Count training interactions later than the first target, and targets in their history."""
     offsets, later, repeated = dataset.offsets, 0, 0
     for low, high in user_blocks(offsets, BLOCK):
         start, end = int(offsets[low]), int(offsets[high])

@@ -17,8 +17,8 @@ Windows = Literal["newest", "all"]
 """The targets of an epoch: those among the newest items of each history, or all of them."""
 
 _POOL_BATCHES = 50
-"""Batches in a pool of sequences that are sorted by length. With 20, 6 to 7% of the positions were
-padding on MovieLens-1M, Beauty and Sports, with 50 3 to 4%."""
+"""Batches in a pool of sequences that are sorted by length: 3 to 4% of the positions are padding on
+three logs, with 20 6 to 7%."""
 
 
 class FeatureTensors(NamedTuple):
@@ -57,10 +57,7 @@ class SequenceBatch:
     """The features of the inputs, never of a last target. None if the model reads none."""
 
     def shard(self, process: int, processes: int) -> SequenceBatch:
-        """Return every P-th row for one of P processes; the rows of a batch are sorted by length.
-
-        A process without a row gets the first row without its targets.
-        """
+        """Return every P-th row for one of P processes; one without a row gets no targets."""
         if process < len(self.items):
             return self._each(lambda values: values[process::processes].contiguous())
         first = self._each(lambda values: values[:1].contiguous())
@@ -124,7 +121,6 @@ class TrainingBatches:
     each ending with the first item of the next one: every item except a user's first is a target
     once. Sequences are shuffled, sorted by length within pools of batches and cut so that
     rows × longest ≤ ``batch_tokens``: the token batching of Vaswani et al. 2017 (section 5.1).
-    ``len`` is the number of batches of the next epoch.
 
     >>> histories = Histories.from_lists([[7, 8, 9]])
     >>> (batch,) = TrainingBatches(histories, 5, 100, seed=0)
@@ -316,8 +312,7 @@ def _plan(
 def batch_width(length: int, longest: int, scale: int | None = None) -> int:
     """Round a batch's length up by at most a sixteenth (of ``scale``), to no more than ``longest``.
 
-    oneDNN compiles and caches its kernels for each shape: with all lengths from 20 to 200 this took
-    twice the memory and 15% more time.
+    oneDNN compiles its kernels for each shape, which took twice the memory and 15% more time.
 
     >>> [batch_width(length, 199) for length in (7, 33, 65, 198, 199)]
     [7, 34, 68, 199, 199]

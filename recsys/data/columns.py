@@ -32,8 +32,7 @@ _ITEMS = (
 _EVENTS = "event|order|purchase|transaction|rating|review|click|view"
 _ACTIONS = "action|interaction|impression"
 
-# A name is compared without case, blanks and marks: CustomerID is customerid. Each pattern is a
-# standing: two columns of one standing are a doubt, and an earlier pattern wins over a later one.
+# Of plain names. Two columns of one pattern are a doubt, and an earlier pattern wins over a later.
 _NAMES: dict[Role, tuple[str, ...]] = {
     "user_id": (
         "(?:customer|user)uniqueid|unique(?:customer|user)id",  # at Olist, customer_id is an order
@@ -111,20 +110,11 @@ def guess_columns(
     origin: str = "the log",
     time_format: str | None = None,
 ) -> Columns:
-    """Find the user, item and time column of a log by name and type.
+    """Find the user, item and time column of a log by name and type, if they are not given.
 
-    A column that is given is taken. Else one is taken that has the default name of the role, or a
-    known name and a type that fits, if no other one is as good. A column without a value is taken
-    if there is no other.
-
-    Args:
-        rows: the first rows of the log, with all of its columns.
-        given: the columns that are known; unset fields are guessed.
-        origin: the name of the log in messages.
-        time_format: if the settings say it, any column may have it.
-
-    Raises:
-        InputError: no column fits a role, or several do.
+    The first rows tell the types; with a form of dates any column may be the time. The column with
+    the default name of a role is taken, or one with a known name, if no other one is as good; one
+    without a value if there is no other. No such column, and several, are an `InputError`.
 
     >>> rows = pl.DataFrame({"CustomerID": [7], "sku": ["A"], "ts": [3], "price": [1.5]})
     >>> guess_columns(rows).roles
@@ -133,28 +123,20 @@ def guess_columns(
     known = {} if given is None else given.model_dump(exclude_unset=True)
     if rows.width:
         rows = rows.filter(~pl.all_horizontal(pl.all().is_null()))  # blank lines
-    found: dict[str, str] = {}
     doubts: dict[Role, list[str]] = {}
-    for role in WORDS:
-        if role not in known:
-            taken = {name for other, name in (known | found).items() if other != "position"}
-            choice = _best(role, rows, taken, time_format)
-            if len(choice) == 1:
-                found[role] = choice[0]
-            else:
-                doubts[role] = choice
+    for role in [role for role in WORDS if role not in known]:
+        taken = {name for other, name in known.items() if other != "position"}
+        doubts[role] = _best(role, rows, taken, time_format)
+        if len(doubts[role]) == 1:
+            known[role] = doubts.pop(role)[0]
     if doubts:
         raise InputError(f"{origin}: {_refusal(rows, doubts)}")
-    return (given or Columns()).model_copy(update=found)
+    return (given or Columns()).model_copy(update=known)
 
 
 @lru_cache(maxsize=1 << 17)
 def plain_name(name: str) -> str:
-    """Return the name of a column without case, blanks and marks.
-
-    >>> plain_name("Kunden-Nr.")
-    'kundennr'
-    """
+    """Return the name of a column without case, blanks and marks: kundennr of Kunden-Nr."""
     return re.sub(r"[\W_]", "", name.lower())
 
 
@@ -163,13 +145,13 @@ def _best(
 ) -> list[str]:
     """Return the columns of the best name whose type fits; filled ones, and Unix times, if any."""
     free = [name for name in rows.columns if name not in taken]
-    standings: list[list[str]] = [[name for name in free if name == role]]
-    standings += [
+    ranks: list[list[str]] = [[name for name in free if name == role]]
+    ranks += [
         [name for name in free if name != role and re.fullmatch(pattern, plain_name(name))]
         for pattern in _NAMES[role]
     ]
     empty: list[str] = []
-    for alike in standings:
+    for alike in ranks:
         fitting = [n for n in alike if n == role or _fits(role, rows[n], time_format)]
         filled = [name for name in fitting if len(_known(rows[name])) or rows.is_empty()]
         if filled:
@@ -185,28 +167,24 @@ def _fits(role: Role, values: pl.Series, time_format: str | None) -> bool:
     if values.is_empty():
         return True
     if role == "timestamp":
-        return time_format is not None or _is_time(values) or _is_clock(values)
+        return time_format is not None or _is_time(values)
     if values.dtype == pl.String or values.dtype.is_integer():
         return True
     return values.dtype.is_numeric() and bool((values.cast(pl.Float64) % 1 == 0).all())
 
 
 def _known(values: pl.Series) -> pl.Series:
-    """Return the values that are not missing."""
     values = present(values)
     return values.drop_nans() if values.dtype.is_float() else values
 
 
 def _is_time(values: pl.Series) -> bool:
+    """Return whether all values are numbers, dates or times of day."""
     if values.dtype == pl.String:
         missing = min(numbers_in(values).null_count(), dates_in(values).null_count())
-        return not missing or bool(fitting_forms(values))
-    return values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime)
-
-
-def _is_clock(values: pl.Series) -> bool:
-    is_text = values.dtype == pl.String
-    return values.dtype == pl.Time or (is_text and bool(values.str.contains(_CLOCK).all()))
+        is_clock = bool(values.str.contains(_CLOCK).all())
+        return not missing or is_clock or bool(fitting_forms(values))
+    return values.dtype.is_numeric() or values.dtype in (pl.Date, pl.Datetime, pl.Time)
 
 
 def _refusal(rows: pl.DataFrame, doubts: dict[Role, list[str]]) -> str:

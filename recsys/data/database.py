@@ -77,7 +77,6 @@ _ISO = (
 """Times of ISO 8601, as databases write them too. DuckDB's own cast also takes other texts."""
 _NUMBER = r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)"
 
-
 MACROS = {
     # To trim other characters than the space takes a microsecond, to see that there are none .1.
     "stripped(t)": f"case when unicode(t) in ({_CODES}) or unicode(right(t, 1)) in ({_CODES}) "
@@ -151,11 +150,7 @@ def cursor() -> duckdb.DuckDBPyConnection:
 
 
 def computed(values: pl.Series, expression: str) -> pl.Series:
-    """Return a SQL expression of each value, which is called ``v``, in their order.
-
-    >>> computed(pl.Series(["7", "x"]), "integer_in(v)").to_list()
-    [7, None]
-    """
+    """Return a SQL expression of each value, which is called ``v``, in their order."""
     with cursor() as connection:
         connection.register("given", pl.DataFrame({"v": values}).to_arrow())
         found = connection.sql(f"select {expression} as v from given").to_arrow_table()
@@ -163,14 +158,8 @@ def computed(values: pl.Series, expression: str) -> pl.Series:
 
 
 def reason(said: object) -> str:
-    r"""Return what an error of DuckDB says, without its advice on settings of DuckDB.
-
-    >>> reason(duckdb.ConversionException("Conversion Error: Could not convert\n\nLINE 1: select"))
-    'Could not convert'
-    """
-    said = str(said)
-    for end in ("\n\n", "Possible fixes", "Possible Solution", "LINE 1", "\n  file = "):
-        said = said.partition(end)[0]
+    """Return what an error of DuckDB says, without its kind and its advice on settings."""
+    said = re.split(r"\n\n|Possible (?:fixes|Solution)|LINE 1|\n  file = ", str(said))[0]
     kind, colon, rest = said.partition(" Error: ")
     return one_line(rest if colon and "\n" not in kind and len(kind) < 40 else said, 500)
 
@@ -184,28 +173,25 @@ def in_one_line(
     try:
         yield
     except errors as error:
-        raise _failure(error, origin, what) from error
-
-
-def _failure(error: Exception, origin: str, what: str) -> InputError:
-    said = str(error)
-    if os.strerror(errno.ENOSPC) in said or "max_temp_directory_size" in said:
-        return InputError(f"{origin}: cannot be prepared: the disk is full")
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return InputError(
-            f"{origin}: cannot be prepared in the memory that it may take: allow more with "
-            "--memory (in Python memory=)"
-        )
-    file = re.search(r"^  file = (.*)$", said, re.MULTILINE)
-    place = file[1] if file and "/decoded-" not in file[1] else origin
-    if "not utf-8" in said or "Invalid unicode" in said:
-        line = re.search(r"CSV Error on Line: (\d+)", said)
-        number = f", in line {line[1]}" if line else ""
-        return InputError(
-            f"{place}: is neither UTF-8 nor UTF-16 text{number}: convert it to UTF-8, or prepare "
-            "the log with --encoding, such as cp1252 (in Python encoding=)"
-        )
-    return InputError(f"{place}: {what}: {reason(said)}")
+        said = str(error)
+        file = re.search(r"^  file = (.*)$", said, re.MULTILINE)
+        place = file[1] if file and "/decoded-" not in file[1] else origin
+        message = f"{place}: {what}: {reason(said)}"
+        if os.strerror(errno.ENOSPC) in said or "max_temp_directory_size" in said:
+            message = f"{origin}: cannot be prepared: the disk is full"
+        elif isinstance(error, duckdb.OutOfMemoryException):
+            message = (
+                f"{origin}: cannot be prepared in the memory that it may take: allow more with "
+                "--memory (in Python memory=)"
+            )
+        elif "not utf-8" in said or "Invalid unicode" in said:
+            line = re.search(r"CSV Error on Line: (\d+)", said)
+            number = f", in line {line[1]}" if line else ""
+            message = (
+                f"{place}: is neither UTF-8 nor UTF-16 text{number}: convert it to UTF-8, or "
+                "prepare the log with --encoding, such as cp1252 (in Python encoding=)"
+            )
+        raise InputError(message) from error
 
 
 # --- Memory ---------------------------------------------------------------------------------------
@@ -242,9 +228,6 @@ def check_memory(needed: int, purpose: str, remedy: str, gpu_memory: int | None 
 def memory_setting(memory: int | str | None) -> int:
     """Return the bytes that a setting such as "4GiB" allows; half of the memory if None.
 
-    Raises:
-        InputError: it is no number of bytes, or not above 0.
-
     >>> memory_setting("1.5 GiB"), memory_setting("200MB"), memory_setting(1000)
     (1610612736, 200000000, 1000)
     """
@@ -275,11 +258,7 @@ def numbers_in(values: pl.Series) -> pl.Series:
 
 
 def present(values: pl.Series) -> pl.Series:
-    """Return values that are not missing; words such as NULL are, and blanks are stripped.
-
-    >>> present(pl.Series(["u1 ", "NULL", None])).to_list()
-    ['u1']
-    """
+    """Return values that are not missing; see `with_nulls`."""
     return with_nulls(values).drop_nulls()
 
 

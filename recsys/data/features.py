@@ -1,7 +1,6 @@
 """Features: columns of items, interactions and users as categories, numbers and vectors.
 
-Encoders learn the values of a column once, from the rows of a dataset, and are saved with the
-model. Values that were not seen then count as missing.
+Encoders learn the values of a column once, from a dataset. Others count as missing later.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors import torch as torch_files
 from torch import Tensor
 
-from recsys.config import (
-    Feature,
-    FeatureReaderConfig,
-    ModelConfig,
-)
+from recsys.config import Feature, FeatureReaderConfig, ModelConfig
 from recsys.data.database import MISSING_WORDS
 from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
 from recsys.data.histories import Features, FeatureTable, Int64s
@@ -32,8 +27,6 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 
 Entity = Literal["item", "interaction", "user"]
-"""The entities that have features."""
-
 KEYS = {"item": ["item_id"], "interaction": ["user_id", "item_id"], "user": ["user_id"]}
 """The columns that identify the rows of an entity's table. They are not features."""
 
@@ -41,9 +34,8 @@ ItemVectors = Mapping[str, Tensor]
 """The vectors of R items by column: float16 [R + 1, K], of length 1, or 0 if an item has none.
 Row 0 is PAD."""
 
-VECTORS = "vectors.safetensors"
-"""The file of a bundle with the vectors of its items."""
-_FITTED = "features.json"
+VECTORS, _FITTED = "vectors.safetensors", "features.json"
+"""The files of a bundle with the vectors of its items, and with what encoders learned."""
 _WRITTEN_NUMBERS = BOOLEANS | dict.fromkeys(MISSING_WORDS)
 _BLOCK = 1 << 22
 """Numbers of vectors that are scaled at a time."""
@@ -216,17 +208,14 @@ class VectorColumn:
         return cls(len(known[0]))
 
     def encode(self, values: pl.Series) -> NDArray[np.float16]:
-        """Return vectors of length 1 [R, K]; 0 if missing or all 0.
-
-        They are divided by their largest number first, whose square may exceed any type.
-        """
+        """Return vectors of length 1 [R, K]; 0 if missing or all 0."""
         directions = np.zeros((len(values), self.dim), dtype=np.float16)
         rows = np.flatnonzero(values.is_not_null())
         known = values.drop_nulls().explode().to_numpy().reshape(-1, self.dim)
         size = max(1, _BLOCK // self.dim)
         for start in range(0, len(known), size):
             block = known[start : start + size].astype(np.float64)
-            for order in (np.inf, 2):
+            for order in (np.inf, 2):  # by the largest number first, whose square may overflow
                 sizes = np.linalg.norm(block, order, axis=1, keepdims=True)
                 block = block / np.where(sizes > 0, sizes, 1)
             directions[rows[start : start + size]] = block
@@ -236,8 +225,7 @@ class VectorColumn:
 FeatureColumn = CategoryColumn | NumberColumn | VectorColumn
 
 COLUMN_CLASSES: Mapping[str, type[FeatureColumn]] = {
-    "category": CategoryColumn,
-    "categories": CategoryColumn,
+    **dict.fromkeys(("category", "categories"), CategoryColumn),
     "number": NumberColumn,
     "vector": VectorColumn,
 }
@@ -262,13 +250,10 @@ class FeatureEncoder:
     ) -> FeatureEncoder:
         """Learn categories and means from a table [R rows] with item_id, user_id or both.
 
-        A column that is missing, has no value, the same value in all rows, or values that are not
-        of its kind is refused.
+        A column that is missing, tells no rows apart, or has values of another kind is refused.
         """
-        fitted = (
-            COLUMN_CLASSES[feature.kind].fit(FeatureCells(entity, feature, table))
-            for feature in features
-        )
+        cells = (FeatureCells(entity, feature, table) for feature in features)
+        fitted = (COLUMN_CLASSES[column.feature.kind].fit(column) for column in cells)
         return cls(entity, tuple(features), tuple(fitted))
 
     @property
@@ -303,10 +288,7 @@ class FeatureEncoder:
         return vectors
 
     def encode(self, table: pl.DataFrame, first: int = 1) -> FeatureTable:
-        """Encode the rows of a table [R rows], without their vectors.
-
-        Values that `fit` did not see count as missing. Categories are numbered from ``first``.
-        """
+        """Encode a table [R rows] without its vectors; categories are numbered from ``first``."""
         numbers = [np.zeros((len(table), 0), dtype=np.float32)]
         bags = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
         for feature, column in zip(self.features, self.fitted, strict=True):
@@ -349,20 +331,15 @@ class Encoders:
 
     @classmethod
     def fit(cls, config: ModelConfig, dataset: PreparedDataset) -> Encoders:
-        """Learn categories and means; see `FeatureEncoder.fit`.
-
-        Item encoders learn from the full catalogue, which is known before any purchase; encoders of
-        interactions and users learn only from the training part.
-        """
-
-        def fit(entity: Entity, table: Callable[[], pl.DataFrame]) -> FeatureEncoder | None:
-            features = features_of(config, entity)
-            return FeatureEncoder.fit(entity, features, table()) if features else None
-
+        """Learn from the full catalogue, and from interactions and users of the training part."""
+        tables: dict[Entity, Callable[[], pl.DataFrame]] = {
+            "item": lambda: dataset.item_table,
+            "interaction": lambda: dataset.interaction_table.filter(dataset.in_training),
+            "user": lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0),
+        }
+        read = {entity: features_of(config, entity) for entity in tables}
         return cls(
-            fit("item", lambda: dataset.item_table),
-            fit("interaction", lambda: dataset.interaction_table.filter(dataset.in_training)),
-            fit("user", lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0)),
+            *(FeatureEncoder.fit(e, read[e], tables[e]()) if read[e] else None for e in read)
         )
 
     @property
@@ -370,14 +347,10 @@ class Encoders:
         return [encoder for encoder in (self.interactions, self.users) if encoder is not None]
 
     @property
-    def num_input_categories(self) -> int:
-        """Categories of interactions and users together; those of users are numbered last."""
-        return sum(encoder.num_categories for encoder in self._input_encoders)
-
-    @property
-    def num_input_numbers(self) -> int:
-        """Numbers of interactions and users together."""
-        return sum(encoder.num_numbers for encoder in self._input_encoders)
+    def input_sizes(self) -> tuple[int, int]:
+        """Categories, and numbers, of interactions and users; those of users are numbered last."""
+        sizes = [(e.num_categories, e.num_numbers) for e in self._input_encoders]
+        return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
 
     @property
     def reads_inputs(self) -> bool:
@@ -387,8 +360,7 @@ class Encoders:
     @property
     def input_columns(self) -> list[str]:
         """The columns of interactions and users that the model reads, each once."""
-        names = (name for encoder in self._input_encoders for name in encoder.columns)
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(name for e in self._input_encoders for name in e.columns))
 
     def read_interactions(self, table: pl.DataFrame) -> Features | None:
         """Encode interactions: user_id, item_id and their columns [N rows]."""

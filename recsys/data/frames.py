@@ -22,13 +22,10 @@ _NO_COLUMN = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def open_frame(frame: Any, origin: str) -> pa.Table:
-    """Return a frame as Arrow data.
+    """Return a frame as Arrow data; anything else is an `InputError`.
 
     Values are exact: a column of Python objects that Arrow refuses, such as 71053 beside 85123A
     or 2**60 + 1 beside 1.5, becomes text.
-
-    Raises:
-        InputError: it is no frame, or two columns have one name.
     """
     try:
         if is_pandas_dataframe(frame):
@@ -49,7 +46,7 @@ def open_frame(frame: Any, origin: str) -> pa.Table:
 
 
 def _of_pandas(frame: Any, origin: str) -> pa.Table:
-    """Return a frame of pandas as Arrow data; names that are no text become text."""
+    """Return a frame of pandas as Arrow data; names become text."""
     names = [str(name) for name in frame.columns]  # 1 and "1" would be the same
     check_names(names, origin)
     frame = frame.set_axis(names, axis=1)
@@ -66,10 +63,7 @@ def _of_pandas(frame: Any, origin: str) -> pa.Table:
 
 
 def readable_again(frame: Any) -> Any:
-    """Read streams of Arrow data and Arrow datasets, which can be read once, into Arrow tables.
-
-    Anything else is returned as it is.
-    """
+    """Read streams of Arrow data and Arrow datasets, which can be read once, into Arrow tables."""
     arrow = sys.modules.get("pyarrow._dataset")  # who has a dataset has loaded it
     if arrow is not None and isinstance(frame, arrow.Dataset):
         return frame.to_table()

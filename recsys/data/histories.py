@@ -102,7 +102,7 @@ class Histories:
         return len(self.offsets) - 1
 
     def __getitem__(self, users: slice) -> Histories:
-        """Return the histories of consecutive users, without copying; for a step see `take`."""
+        """Return the histories of consecutive users, without copying."""
         start, stop, step = users.indices(len(self))
         if step != 1:
             raise ValueError(f"a slice of histories must have step 1, not {step}")
@@ -160,10 +160,9 @@ class Histories:
         return np.arange(width) < self.lengths[:, None]
 
     def padded_times(self, width: int | None = None) -> Int64s | None:
-        """Return the times of the items, followed by the request time, or None if unknown.
+        """Return the times of the items and the request time [B, width + 1], right-padded with 0.
 
-        Shape [B, width + 1], right-padded with 0. Without request times, the time of the last item
-        is repeated instead.
+        Without request times, the time of the last item is repeated. None if times are unknown.
         """
         if self.times is None:
             return None
@@ -179,10 +178,9 @@ class Histories:
     def padded_features(
         self, width: int | None = None
     ) -> tuple[Int64s, NDArray[np.float32], NDArray[np.float32]] | None:
-        """Return the features of each interaction, followed by those of its user, or None.
+        """Return the features of each interaction and of its user, if there are any.
 
-        Categories [B, width, M], shares [B, width, M] and numbers [B, width, K] of `FeatureTable`,
-        right-padded with 0.
+        Categories and shares [B, width, M] and numbers [B, width, K], right-padded with 0.
         """
         present = self._present(width)
         tables = []

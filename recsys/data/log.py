@@ -1,7 +1,6 @@
 """The interaction log in DuckDB: checked, typed, sorted into one total order, and filtered.
 
-User, item and time come as they are in the source, often as text, and get their types here. A rule
-reads all rows of a column: none depends on how a source is divided.
+A rule reads all rows of a column: none depends on how a source is divided.
 """
 
 from __future__ import annotations
@@ -49,17 +48,10 @@ def conditions_of(config: DataConfig, names: Sequence[str], origin: str) -> dict
 
 
 def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
-    """Return the columns of a log, guessed if not given, and its settings with the form of dates.
-
-    Times such as 20241231 or 31.12.2024 get their form, if the first rows leave no doubt about it.
-
-    Raises:
-        InputError: a column is missing or in doubt.
-    """
+    """Return the columns of a log, guessed if not given, and settings with the form of dates."""
     columns = config.columns or Columns()
     given = columns.model_fields_set
-    named = _named(columns, table)
-    table.present([named[role] for role in named if role in given])
+    table.present([column for role, column in _named(columns, table).items() if role in given])
     if not WORDS.keys() <= given:
         sample = table.read(rows=_SAMPLE_ROWS)
         columns = guess_columns(sample, config.columns, table.origin, config.time_format)
@@ -192,9 +184,6 @@ def read_log(
 
     Messages number data rows from 1, without the header. ``features`` are further columns to keep;
     scoring needs no fingerprint.
-
-    Raises:
-        InputError: a condition does not fit, a value breaks its column's rule, or no row is left.
     """
     origin, roles = table.origin, columns.roles
     keep = tuple(dict.fromkeys([*config.keep, *features]))
@@ -242,8 +231,7 @@ class _Rows:
     log: Log
     source: OpenTable
     types: dict[str, str] = field(default_factory=dict)
-    """DuckDB's types of the columns; in the end integers of the roles are BIGINT, decimals DOUBLE.
-    """
+    """DuckDB's types of the columns; those of the roles become BIGINT and DOUBLE where they can."""
     sql: dict[str, str] = field(default_factory=dict)
     """The columns in SQL, as these types."""
 
@@ -265,7 +253,7 @@ class _Rows:
 
     def drop_blank(self, columns: Sequence[str]) -> None:
         """Drop the rows without a value in any of some columns."""
-        blank = [f"{self.sql[column]} is null" for column in columns if column in self.sql]
+        blank = (f"{self.sql[column]} is null" for column in columns if column in self.sql)
         self.log.drop("staged", "blank rows", " and ".join(blank))
 
     def drop_by(self, conditions: dict[str, Condition]) -> None:
@@ -309,7 +297,7 @@ class _Rows:
             ids = (self.log.columns.user_id, self.log.columns.item_id)
             columns = [column for column in columns if column in ids]
             rule += " and bool_or(suffix({0}, '.0'))"
-        facts = self._facts(*(rule.format(name(column)) for column in columns)) if columns else ()
+        facts = self._facts(*(rule.format(name(column)) for column in columns))
         for column, is_whole in zip(columns, facts, strict=True):
             if is_whole:
                 self.types[column], self.sql[column] = "BIGINT", f"whole_in({name(column)})"
@@ -332,7 +320,7 @@ class _Rows:
         return f"{sql}::bigint"
 
     def _facts(self, *aggregates: str) -> tuple[Any, ...]:
-        return self.log.first(f"select {', '.join(aggregates)} from staged")
+        return self.log.first(f"select {', '.join(aggregates)} from staged") if aggregates else ()
 
     def _first_bad(self, column: str, bad: str) -> tuple[str, Any] | None:
         """Return the place and the value of the first row for which something holds."""
@@ -382,9 +370,10 @@ class _Rows:
             return "rowid + 1", "rowid + 1"
         sql, kind = self.sql[column], self.types[column]
         self._refuse_missing(column, "a value")
-        has_form = form not in (None, TIME_IS_NUMBER)
-        if kind == "VARCHAR" or (has_form and kind in ("BIGINT", "DOUBLE")):  # 20241231
-            return self._times_of_text(column, f"stripped({_plain_text(sql, kind)})", form)
+        if kind == "VARCHAR":
+            return self._times_of_text(column, f"stripped({sql})", form)
+        if kind in ("BIGINT", "DOUBLE") and form not in (None, TIME_IS_NUMBER):  # 20241231
+            return self._times_of_text(column, rf"regexp_replace({sql}::varchar, '\.0$', '')", form)
         if kind == "BIGINT":
             return sql, sql
         if kind == "DOUBLE":
@@ -448,11 +437,6 @@ class _Rows:
         return f"{sql}::varchar{'[]' if inner != kind else ''}"
 
 
-def _plain_text(sql: str, kind: str) -> str:
-    """Return numbers as text, in SQL: 20241231.0 is 20241231."""
-    return sql if kind == "VARCHAR" else f"regexp_replace({sql}::varchar, '\\.0$', '')"
-
-
 def _moment(log: Log) -> str:
     """Return the column of ``typed`` with times in full precision."""
     return "moment" if "moment" in log.connection.view("typed").columns else "timestamp"
@@ -505,11 +489,7 @@ def log_of_rows(
 
 
 def filter_log(log: Log, config: DataConfig) -> None:
-    """Split users into sessions, then drop rows: early and late ones, duplicates, rare ids.
-
-    Raises:
-        InputError: no row is left.
-    """
+    """Split users into sessions, then drop rows: early and late ones, duplicates, rare ids."""
     if config.session_gap is not None:
         _split_sessions(log, config.session_gap)
     if config.since is not None:

@@ -26,11 +26,10 @@ _BLOCK = 1 << 20
 
 
 class AppendedLog(Section):
-    """A log that was appended to a dataset, and the dataset's fingerprint before that."""
+    """A log that was appended to a dataset, when (UTC), and the dataset's fingerprint before."""
 
     source: str
     appended_at: str
-    """The date and time, UTC."""
     rows_read: int
     log_fingerprint: str
     fingerprint_before: str
@@ -60,8 +59,7 @@ class Manifest(FolderManifest):
     counts: dict[str, int]
     """The rows of the source (rows_read), the sizes of the dataset and of its parts."""
     dropped: dict[str, int] = Field(default_factory=dict)
-    """The number of dropped rows, by reason: names of conditions and of settings, and blank rows.
-    They and the interactions add up to the rows read."""
+    """The number of dropped rows, by reason: they and the interactions are the rows read."""
     appended: tuple[AppendedLog, ...] = ()
     """The logs that were appended, the earliest first."""
 
@@ -121,10 +119,9 @@ def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
 def count_copies(
     items: Int32s, timestamps: Int64s, offsets: Int64s, cuts: Int32s
 ) -> tuple[int, int]:
-    """Count the interactions inside the catalogue that equal another one in user, item and time.
+    """Count interactions of the catalogue that equal another in user, item and time.
 
-    Returns:
-        Their number, and that of held-out ones which equal one of an earlier part.
+    Returns their number, and that of held-out ones which equal one of an earlier part.
     """
     keys, copies, across = ("user", "item", "time"), 0, 0
     for low, high in user_blocks(offsets, _BLOCK):

@@ -101,15 +101,11 @@ def put_in_place(manifest: Manifest, files: Path, out: Path) -> None:
 
 
 def open_log(
-    source: TableSource,
-    config: DataConfig,
-    folder: Path | None,
-    memory: int | None = None,
+    source: TableSource, config: DataConfig, folder: Path | None, memory: int | None = None
 ) -> tuple[OpenTable, pl.DataFrame | None, DataConfig]:
     """Open a log by the name of its dataset, a path or a frame; the folder is for what spills.
 
-    Returns:
-        The log; the item table of a named dataset; the settings, with the columns of such a one.
+    Returns the log, and of a named dataset the item table, and its columns in the settings.
     """
     dataset = find_named_dataset(source) if isinstance(source, str) else None
     if folder is not None and is_spark_frame(source):
@@ -166,10 +162,7 @@ def build(
 
     The catalogue consists of the items of training and validation interactions, and of the first
     ``num_known`` ones, in the order of their numbers in the log. Memory holds the ids of all users
-    and items, and seven numbers per user. What distorts metrics is warned of.
-
-    Raises:
-        InputError: the split does not fit the log, or a table has none of its items or users.
+    and items, and seven numbers per user. A split or a table that does not fit is refused.
     """
     folder.mkdir()
     spans = log.frame(
@@ -181,8 +174,11 @@ def build(
     split = (choose_split and choose_split(times, offsets)) or config.split
     cuts = cut_points(split, times, offsets)
     item_ids = log.ids("item_id")
-    inside = _items_before_test(numbers, offsets, cuts, len(item_ids))
-    inside[:num_known] = True
+    inside = np.arange(len(item_ids)) < num_known
+    for low, high in user_blocks(offsets, BLOCK):  # which items occur before the test part
+        start, end = int(offsets[low]), int(offsets[high])
+        ends = np.repeat(offsets[low:high] + cuts[low:high, 1], np.diff(offsets[low : high + 1]))
+        inside[numbers[start:end][np.arange(start, end) < ends]] = True
     outside = item_ids.gather(_encode(numbers, inside)).alias("item_id")
     arrays: dict[str, NDArray[Any]] = {"items": numbers, "timestamps": times}
     arrays |= {"offsets": offsets, "cuts": cuts}
@@ -192,12 +188,8 @@ def build(
     user_ids, columns = spans["user_id"], log.columns
     people = user_ids if config.session_gap is None else user_of_session(user_ids)
     tables = {
-        "users": with_features(
-            user_ids, people, users, columns.user_id, f"user table for {log.origin}"
-        ),
-        "items": with_features(
-            catalogue, catalogue, items, columns.item_id, f"item table for {log.origin}"
-        ),
+        "users": with_features(user_ids, people, users, columns.user_id, log.origin),
+        "items": with_features(catalogue, catalogue, items, columns.item_id, log.origin),
     }
     for name, table in tables.items():
         table.write_parquet(folder / f"{name}.parquet")
@@ -258,16 +250,6 @@ def _new_array(path: Path, rows: int, dtype: type[np.generic]) -> np.memmap[Any,
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
-
-
-def _items_before_test(numbers: Int32s, offsets: Int64s, cuts: Int32s, items: int) -> Bools:
-    """Return which items occur in training or validation [items]."""
-    inside = np.zeros(items, dtype=np.bool_)
-    for low, high in user_blocks(offsets, BLOCK):
-        start, end = int(offsets[low]), int(offsets[high])
-        ends = np.repeat(offsets[low:high] + cuts[low:high, 1], np.diff(offsets[low : high + 1]))
-        inside[numbers[start:end][np.arange(start, end) < ends]] = True
-    return inside
 
 
 def _encode(numbers: Int32s, inside: Bools) -> Int32s:

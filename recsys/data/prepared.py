@@ -24,7 +24,6 @@ from recsys.errors import InputError, checked_path
 
 TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 """The parts of the split that weights or counts were fitted on; "valid" only after a refit."""
-
 Part = Literal["valid", "test"]
 _START: dict[Part, int] = {"valid": 0, "test": 1}
 """The column of the cuts at which a part of the split starts; the next one is its end."""
@@ -49,14 +48,12 @@ class PreparedDataset:
     """Shape [U, 3]: where training, validation and test end, counted from the user's first
     interaction."""
     user_table: pl.DataFrame
-    """user_id and user features [U rows]; ids ascend, but those of each append follow the earlier
-    ones."""
+    """user_id and features [U rows]; ids ascend, but those of each append follow the earlier."""
     item_table: pl.DataFrame
-    """item_id and item features [I rows], in the same order; row i is item token i + 1."""
+    """item_id and features [I rows], in the same order; row i is item token i + 1."""
     interaction_features: Features | None = None
     """The features of the N interactions that a model reads; see `Encoders.read`."""
     user_features: Features | None = None
-    """The features of the U users that a model reads."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
@@ -93,7 +90,7 @@ class PreparedDataset:
 
     @cached_property
     def copies(self) -> tuple[int, int]:
-        """Interactions equal to another one, and held-out ones equal to earlier; `count_copies`."""
+        """The copies of interactions; see `count_copies`."""
         return count_copies(self.items, self.timestamps, self.offsets, self.cuts)
 
     @cached_property
@@ -126,14 +123,8 @@ class PreparedDataset:
         self, users: Int64s, starts: Int64s, ends: Int64s, request_times: Int64s | None = None
     ) -> Histories:
         """Return interactions ``starts[b]`` to ``ends[b]`` as the history of ``users[b]`` [B]."""
-        log = Histories(
-            self.items,
-            self.offsets,
-            self.timestamps,
-            None,
-            self.interaction_features,
-            self.user_features,
-        )
+        features = self.interaction_features, self.user_features
+        log = Histories(self.items, self.offsets, self.timestamps, None, *features)
         return replace(log.spans(starts, ends, users), request_times=request_times)
 
     def histories(self, before: Part) -> Histories:
@@ -152,9 +143,7 @@ class PreparedDataset:
         """Return the targets of a part of the split one by one, in user order, oldest first.
 
         With ``request_time: known`` histories have the times of their targets, and targets at
-        different times have histories of their own. Advancing histories all differ: those of a user
-        with n targets and n earlier interactions have up to 2n² items. More than fit into the
-        memory are refused.
+        different times have histories of their own. More than fit into the memory are refused.
         """
         positions = self.target_positions(part)
         inside = positions[self.items[positions.targets] != PAD]
@@ -186,8 +175,7 @@ class PreparedDataset:
     def next_purchases(self, part: Part, request_time: RequestTime = "unknown") -> NextPurchases:
         """Return all purchases in a part of the split of the users with a history, user by user.
 
-        Histories end where the part begins, whatever the split chooses; with ``request_time:
-        known`` they have the time of the user's first purchase in the part.
+        Histories end where the part begins, and have the time of the first purchase if it is known.
         """
         starts = self.offsets[:-1] + self.cuts[:, _START[part]]
         ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
@@ -222,8 +210,8 @@ def prepare(
         source: a named dataset, a file, a folder of parts, a pattern, or a frame (also of Spark).
         config: how to read and prepare it; ``source`` and words win over what it says.
         out: the folder to write.
-        items: item features: a table with the column item_id and one row per item.
-        users: user features: a table with the column user_id and one row per user.
+        items: a table with the column item_id, item features, and one row per item.
+        users: the same of users, with user_id.
         memory: bytes, or "4GiB" and the like, that the rows may take; what needs more goes to the
             disk of ``out``, with the same result. Half of the memory if None.
         **words: settings in the words of the command line, e.g. ``user="customer"``; `LogWords`.
@@ -242,8 +230,8 @@ def prepare(
 class LogWords(TypedDict, total=False):
     """Settings of `DataConfig` in the words of the command line; None or absent changes nothing.
 
-    ``user``, ``item`` and ``time`` are columns; ``user_minimum`` and ``item_minimum`` are the
-    numbers of interactions with fewer of which users and items are dropped.
+    ``user``, ``item`` and ``time`` are columns; users and items with fewer interactions than
+    ``user_minimum`` and ``item_minimum`` are dropped.
     """
 
     user: str | None

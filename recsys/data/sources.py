@@ -18,7 +18,7 @@ from recsys.folders.digests import file_sha256
 from recsys.shop.simulation import make_shop
 
 Tables = tuple[pl.DataFrame, pl.DataFrame | None]
-"""A log and, if there is one, its item table."""
+"""A log and, if there is one, its item table (item_id and features)."""
 _MIRROR = "RECSYS_MIRROR"
 
 
@@ -41,15 +41,7 @@ class NamedDataset:
 
 
 def read_named(dataset: NamedDataset, mirror: str | None = None) -> Tables:
-    """Return the log of a named dataset, and its item table (item_id and features) if it has one.
-
-    Args:
-        dataset: the dataset.
-        mirror: the folder of its files; that of the variable RECSYS_MIRROR if None.
-
-    Raises:
-        InputError: the folder does not have its files, or one of them is another file.
-    """
+    """Return the log and the item table of a dataset, from the folder of RECSYS_MIRROR if None."""
     folder = Path(mirror or os.environ.get(_MIRROR, "data"))
     for name, sha256 in dataset.files.items():
         path = folder / name
@@ -64,19 +56,15 @@ def read_named(dataset: NamedDataset, mirror: str | None = None) -> Tables:
 
 
 def find_named_dataset(source: str) -> NamedDataset | None:
-    """Return the dataset of that name; None if it is a path or a pattern.
-
-    Raises:
-        InputError: the source is neither a dataset nor a file.
-    """
-    names = [dataset.name for dataset in DATASETS]
-    if source in names:
-        return DATASETS[names.index(source)]
+    """Return the dataset of that name; None if it is a path or a pattern, not that of nothing."""
+    named = {dataset.name: dataset for dataset in DATASETS}
+    if source in named:
+        return named[source]
     if checked_path(source).exists() or is_pattern(source):
         return None
     if os.sep in source:
         raise InputError(f"{source}: no such file or folder")
-    hint = did_you_mean(source, names) or f"; the datasets are {', '.join(names)}"
+    hint = did_you_mean(source, named) or f"; the datasets are {', '.join(named)}"
     raise InputError(f"{source}: neither a file nor a named dataset{hint}")
 
 
@@ -85,7 +73,6 @@ def _parquet(log: Path, items: Path | None = None) -> Tables:
 
 
 def _movielens_100k(log: Path) -> Tables:
-    """Read a tab-separated log without a header."""
     names = ["user_id", "item_id", "rating", "timestamp"]
     return pl.read_csv(log, separator="\t", has_header=False, new_columns=names), None
 
@@ -115,32 +102,58 @@ def _shop() -> Tables:
     return made.interactions, made.products
 
 
-def _amazon(
-    name: str, category: str, counts: tuple[int, int, int], digests: tuple[str, str]
-) -> Iterator[NamedDataset]:
+def _amazon(name: str, category: str, counts: tuple[int, int, int]) -> Iterator[NamedDataset]:
     """Yield Amazon reviews as sequences, as in most papers, and by day (with other item ids)."""
-    for is_timed, sha256 in enumerate(digests):
-        times = "by day; other item ids" if is_timed else "as sequences: times are positions"
-        full_name = f"amazon-{name}{'-timed' * is_timed}"
+    for timed, times, columns in (
+        ("", "as sequences: times are positions", Columns(timestamp="position")),
+        ("-timed", "by day; other item ids", Columns()),
+    ):
         yield NamedDataset(
-            full_name,
+            f"amazon-{name}{timed}",
             f"Amazon reviews 2014, {category}, 5-core, {times}",
             "https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
             "research; cite McAuley et al. 2015",
             *counts,
-            {f"{full_name}.parquet": sha256},
+            _files(f"amazon-{name}{timed}.parquet"),
             _parquet,
-            Columns() if is_timed else Columns(timestamp="position"),
+            columns,
         )
 
 
-_MOVIELENS = "https://grouplens.org/datasets/movielens/"
+def _retail(
+    name: str, description: str, counts: tuple[int, int, int], read: Callable[..., Tables]
+) -> NamedDataset:
+    return NamedDataset(
+        name,
+        description,
+        "https://archive.ics.uci.edu/dataset/502/online+retail+ii",
+        "CC BY 4.0",
+        *counts,
+        _files("online-retail-ii.parquet"),
+        read,
+        Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate"),
+    )
+
+
+_SHA256 = """
+6edab6475013c91cb628ca18b2b6ac877a47ee539f22626b6671c6a5ba00fc45 ml-1m.parquet
+e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973 ml-1m-items.parquet
+06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490 ml-100k.tsv
+8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c amazon-beauty.parquet
+b10b1e9ef624567211e6387fe281a4719390b953ff8f2838aec9b1e41fb2afeb amazon-beauty-timed.parquet
+16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e amazon-sports.parquet
+1c8d679dc84b919d7c2291d1ce0b0e09796a00fef70211f8d22b3e03dcc93a03 amazon-sports-timed.parquet
+60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f online-retail-ii.parquet
+"""
+
+
+def _files(*names: str) -> dict[str, str]:
+    digests = _SHA256.split()
+    return {name: digests[digests.index(name) - 1] for name in names}
+
+
+_MOVIELENS = "https://grouplens.org/datasets/movielens"
 _HARPER = "research only, no redistribution; cite Harper and Konstan 2015"
-_RETAIL = "https://archive.ics.uci.edu/dataset/502/online+retail+ii"
-_RETAIL_FILES = {
-    "online-retail-ii.parquet": "60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f"
-}
-_RETAIL_COLUMNS = Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate")
 
 DATASETS = (
     NamedDataset(
@@ -155,67 +168,38 @@ DATASETS = (
     NamedDataset(
         "ml-1m",
         "MovieLens-1M: film ratings of 2000 to 2003",
-        f"{_MOVIELENS}1m/",
+        f"{_MOVIELENS}/1m/",
         _HARPER,
         *(1_000_209, 6_040, 3_706),
-        {
-            "ml-1m.parquet": "6edab6475013c91cb628ca18b2b6ac877a47ee539f22626b6671c6a5ba00fc45",
-            "ml-1m-items.parquet": (
-                "e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973"
-            ),
-        },
+        _files("ml-1m.parquet", "ml-1m-items.parquet"),
         _parquet,
     ),
     NamedDataset(
         "ml-100k",
         "MovieLens-100K: film ratings of 1997 and 1998",
-        f"{_MOVIELENS}100k/",
+        f"{_MOVIELENS}/100k/",
         _HARPER,
         *(100_000, 943, 1_682),
-        {"ml-100k.tsv": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490"},
+        _files("ml-100k.tsv"),
         _movielens_100k,
     ),
-    *_amazon(
-        "beauty",
-        "Beauty",
-        (198_502, 22_363, 12_101),
-        (
-            "8743320d07cfadb532d061badad6e2fc7745e256168a734c49a29aacafdbb04c",
-            "b10b1e9ef624567211e6387fe281a4719390b953ff8f2838aec9b1e41fb2afeb",
-        ),
-    ),
-    *_amazon(
-        "sports",
-        "Sports and Outdoors",
-        (296_337, 35_598, 18_357),
-        (
-            "16047ab4d44ba268d627448611b444e48b46115058fb6b1086bf5e5d7345b97e",
-            "1c8d679dc84b919d7c2291d1ce0b0e09796a00fef70211f8d22b3e03dcc93a03",
-        ),
-    ),
-    NamedDataset(
+    *_amazon("beauty", "Beauty", (198_502, 22_363, 12_101)),
+    *_amazon("sports", "Sports and Outdoors", (296_337, 35_598, 18_357)),
+    _retail(
         "online-retail-ii",
         "UCI Online Retail II: purchase lines of a British gift wholesaler, 2009 to 2011, less "
         "lines without a customer, cancellations (InvoiceNo C…) and quantities not above 0; "
         "postage and similar codes (POST, D, M) remain as items",
-        _RETAIL,
-        "CC BY 4.0",
-        *(791_114, 5_881, 4_631),
-        _RETAIL_FILES,
+        (791_114, 5_881, 4_631),
         _online_retail,
-        _RETAIL_COLUMNS,
     ),
-    NamedDataset(
+    _retail(
         "online-retail-ii-lines",
         "UCI Online Retail II as published: all lines, including those that are not purchases of a "
         "product by a known customer; data.where can drop these, as in "
         "configs/online-retail-ii.yaml",
-        _RETAIL,
-        "CC BY 4.0",
-        *(1_044_847, 5_942, 5_305),
-        _RETAIL_FILES,
+        (1_044_847, 5_942, 5_305),
         partial(_online_retail, cleaned=False),
-        _RETAIL_COLUMNS,
     ),
 )
 
@@ -231,17 +215,15 @@ _KINDS = {
 }
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _TABLES = {"Delta": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.metadata.json"}
-"""What marks the folder of a table whose files are not its rows."""
+"""What marks the folder of a table whose log says which of its files still count."""
 
 
 class SourceFile(NamedTuple):
-    """A file to read."""
+    """A file to read, of a kind of `_KINDS`, with its compression if its name has one."""
 
     path: Path
     kind: str
-    """CSV, TSV, text, Parquet or JSON lines."""
     compression: str | None
-    """gzip or zstd; None if the name has no such ending."""
 
 
 def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
@@ -249,10 +231,6 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
 
     Files of a folder are all that have a known ending, subfolders included, except those whose name
     or folder begins with ``_`` or ``.``; they are read in the order of their paths.
-
-    Raises:
-        InputError: there is no such file, or its extension is unknown; a folder or pattern has no
-            files to read, or files of several kinds.
     """
     path = checked_path(source)
     matches = [path]
@@ -262,9 +240,8 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
         raise InputError(f"{source}: no such file or folder")
     if (path / "manifest.json").is_file():
         raise InputError(f"{path}: has a manifest.json: a prepared dataset is not a log")
-    if path.is_dir() or is_pattern(source):
-        for match in matches:
-            _refuse_table(match)
+    for match in matches if path.is_dir() or is_pattern(source) else ():
+        _refuse_table(match)
     files = [file for match in matches for file in _files_at(match)]
     if not files:
         raise InputError(f"{source}: no file to read is there ({', '.join(_KINDS)})")
@@ -295,30 +272,19 @@ def source_name(source: str) -> str:
     return _unpacked(path).stem
 
 
-def _files_at(path: Path) -> list[SourceFile]:
-    """Return a file, or those of a folder, with the formats that their names tell."""
-    paths = [path]
-    if path.is_dir():
-        paths = [
-            file
-            for file in sorted(path.rglob("*"))
-            if file.is_file()
-            and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
-            and _unpacked(file).suffix.lower() in _KINDS.keys() - {".item", ".user"}
-        ]
-    elif _unpacked(path).suffix.lower() not in _KINDS:
+def _files_at(path: Path) -> Iterator[SourceFile]:
+    """Yield a file, or those of a folder, with the formats that their names tell."""
+    if not path.is_dir() and _unpacked(path).suffix.lower() not in _KINDS:
         known = f"{', '.join(_KINDS)}, also with {', '.join(_COMPRESSIONS)}"
         raise InputError(f"{path}: unknown extension {''.join(path.suffixes)!r}, not {known}")
-    return [
-        SourceFile(
-            file, _KINDS[_unpacked(file).suffix.lower()], _COMPRESSIONS.get(file.suffix.lower())
-        )
-        for file in paths
-    ]
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        ending, names = _unpacked(file).suffix.lower(), file.relative_to(path).parts
+        is_log = ending in _KINDS.keys() - {".item", ".user"} and file.is_file()
+        if file == path or (is_log and not any(name.startswith(("_", ".")) for name in names)):
+            yield SourceFile(file, _KINDS[ending], _COMPRESSIONS.get(file.suffix.lower()))
 
 
 def _refuse_table(path: Path) -> None:
-    """Refuse what is, has or is in a table whose log says which of its files still count."""
     for folder in (path, *path.absolute().parents, *filter(Path.is_dir, path.rglob("*"))):
         for kind, mark in _TABLES.items():
             if next(folder.glob(mark), None) is not None:

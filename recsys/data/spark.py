@@ -35,16 +35,8 @@ def spark_table(
     """Let Spark keep the rows of a log, and open the Parquet files that it writes.
 
     The rows are in the order of the Parquet files that they come from, by path and by place; those
-    of a frame that know no place have no order.
-
-    Args:
-        frame: a frame of Spark.
-        config: the settings of the log.
-        folder: an empty folder beside the dataset, which all machines of Spark share.
-        memory: the bytes that tables made of the log may take.
-
-    Raises:
-        InputError: Spark failed, or no row is left.
+    of a frame that know no place have no order. All machines of Spark share the folder, which is
+    empty. What Spark cannot do, and no row at all, are an `InputError`.
     """
     origin, path = "the frame", folder.resolve() / "spark"
     with _errors(origin):

@@ -35,11 +35,7 @@ SplitChoice = Callable[[Int64s, Int64s], Split | None]
 
 
 def cut_points(split: Split, timestamps: Int64s, offsets: Int64s) -> Int32s:
-    """Return the cut points [U, 3] of a split; every user has an interaction.
-
-    Raises:
-        InputError: the split leaves no training or no test interactions, or it is a backtest.
-    """
+    """Return the cut points [U, 3] of a split; one without training or test rows is refused."""
     lengths = np.diff(offsets)
     match split:
         case LeaveLastOut():
@@ -140,7 +136,7 @@ def user_holdout(lengths: Int64s, split: UserHoldout) -> Int32s:
     """Assign each user, with all interactions, to training, validation or test, at random.
 
     A user with n interactions [U] has the cuts (n, n, n) in training, (0, n, n) in validation and
-    (0, 0, n) in test. At least one user is in each, else it is an `InputError`.
+    (0, 0, n) in test. At least one user is in each.
     """
     fractions = split.valid_fraction, split.test_fraction
     valid, test = (max(1, round(fraction * len(lengths))) for fraction in fractions)
@@ -159,8 +155,7 @@ def user_holdout(lengths: Int64s, split: UserHoldout) -> Int32s:
 def folds(backtest: Backtest, times: Int64s) -> tuple[GlobalTime, ...]:
     """Return the split of each fold: its test part ends where that of the next one begins.
 
-    The times [N] are those of all interactions before any filter, in any order; they are not read
-    if the backtest has cuts. Two folds that begin at the same time are refused.
+    The times [N] are those of all interactions before any filter; a backtest with cuts reads none.
 
     >>> for fold in folds(Backtest(folds=2, test_fraction=0.25), np.arange(100, 108)):
     ...     print(fold.test_from, fold.test_until)
@@ -230,10 +225,7 @@ def find_targets(
     chosen: ChosenTargets,
     history: KnownHistory,
 ) -> TargetPositions:
-    """Find the targets of one part of a split, in the order of the dataset.
-
-    The part is given by the cut points at which it starts and ends, two arrays [U].
-    """
+    """Find the targets of a part, given the cut points [U] at which it starts and ends."""
     starts, ends = (offsets[:-1] + cut for cut in part)
     if chosen == "first":
         ends = np.minimum(ends, starts + 1)
@@ -276,7 +268,7 @@ class Holdout:
     dropped: int
     """Number of targets outside the catalogue, which are not among the Q."""
     without_history: int = 0
-    """Number of targets inside the catalogue without a history, which are not among the Q."""
+    """Number of other targets without a history, likewise."""
 
     def slice_after(self, histories: slice) -> tuple[slice, Holdout]:
         """Return the targets after a slice of the histories: their slice of Q, and a holdout."""
@@ -322,4 +314,4 @@ class NextPurchases:
     dropped: int
     """Number of targets outside the catalogue, which are not among ``targets``."""
     without_history: int = 0
-    """Number of catalogue targets of users without a history, which are not among ``targets``."""
+    """Number of other targets of users without a history, likewise."""

@@ -71,23 +71,19 @@ class OpenTable:
     is_text: bool = False
     """Whether all columns are text because a text file does not tell types."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Why columns cannot be read, which only matters if one is needed."""
+    """Why columns must not be needed, since files lack them or have them in other types."""
     dropped: Mapping[str, int] | None = None
     """The rows that conditions have dropped already, by their reasons; None if none was asked."""
     is_ordered: bool = True
     """Whether its rows have an order, as those of a frame of Spark may not."""
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> list[str]:
         """The names of the columns, those that cannot be read included."""
-        return tuple(dict.fromkeys([*self.types, *self.unreadable]))
+        return list(dict.fromkeys([*self.types, *self.unreadable]))
 
     def present(self, columns: Sequence[str]) -> list[str]:
-        """Return the given columns, each once, or all that can be read if none are given.
-
-        Raises:
-            InputError: there is no such column, or it cannot be read.
-        """
+        """Return the given columns, each once, or all if none are given; refuse a missing one."""
         for column in columns:
             if column in self.unreadable:
                 raise InputError(self.unreadable[column])
@@ -118,33 +114,22 @@ class OpenTable:
         """Read columns, all if none are given, of the first rows, all if None.
 
         A column of a text file has integers if every value is a plain integer, else text: one "007"
-        makes it text. Typed sources keep their types, except that bytes become text if all of a
-        column is UTF-8.
-
-        Raises:
-            InputError: a column is missing, or the table is broken.
+        makes it text. Bytes become text if all of a column is UTF-8.
         """
         limit = "" if rows is None else f" limit {rows}"
         with self.errors():
             query = self.connection.sql(f"{self.selected(columns)}{limit}")
             table = as_polars(query.to_arrow_table())
-        return typed(table) if self.is_text else table
+        return _typed(table) if self.is_text else table
 
     def errors(self) -> AbstractContextManager[None]:
         """Make one line of what can go wrong when rows are read."""
-        return _errors(self.origin, self.kind)
-
-
-def _errors(origin: str, kind: str) -> AbstractContextManager[None]:
-    what = f"cannot be read{' as ' * bool(kind)}{kind}"
-    return in_one_line(origin, what, pa.ArrowException, OSError, UnicodeDecodeError)
+        what = f"cannot be read{' as ' * bool(self.kind)}{self.kind}"
+        return in_one_line(self.origin, what, pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def read_table(
-    source: TableSource,
-    columns: Sequence[str] = (),
-    origin: str = "",
-    encoding: str | None = None,
+    source: TableSource, columns: Sequence[str] = (), origin: str = "", encoding: str | None = None
 ) -> pl.DataFrame:
     """Read the given columns of a table, or all of them: `open_table`, then `OpenTable.read`."""
     return open_table(source, origin, encoding=encoding).read(columns)
@@ -180,31 +165,31 @@ def open_table(
             raise InputError(f"{origin}: has no columns")
         check_names(frame.column_names, origin)
         is_small = work is None or frame.nbytes < small
-        connection = cursor() if is_small else database((), work, memory)
-        query = 'select * from "frame of the caller"'
-        with _errors(origin, ""):  # such as of a type that DuckDB does not have
-            connection.register("frame of the caller", frame)
-            return OpenTable(connection, query, _types(connection, query), origin)
-    origin, files = origin or str(source), find_files(source)
-    kind, size = files[0].kind, sum(file.path.stat().st_size for file in files)
+        table = OpenTable(cursor() if is_small else database((), work, memory), "", {}, origin)
+        with table.errors():  # such as of a type that DuckDB does not have
+            table.connection.register("frame of the caller", frame)
+            return _described(table, 'select * from "frame of the caller"')
+    files = find_files(source)
     decoded = Path(tempfile.mkdtemp(prefix="decoded-", dir=work))
+    is_small = sum(file.path.stat().st_size for file in files) < small
     paths = [*(file.path for file in files), decoded]
-    connection = database(paths, work, memory, is_small=size < small)
+    connection = database(paths, work, memory, is_small=is_small)
     weakref.finalize(connection, shutil.rmtree, decoded, ignore_errors=True)
-    with _errors(origin, kind):
-        if kind == "Parquet":
-            table = _open_parquet(files, connection, origin)
-        elif kind == "JSON lines":
-            table = _open_json(files, connection, origin)
-        else:
-            table = _open_texts(files, connection, origin, header, encoding, decoded)
-    check_names(table.names, origin)
-    return table
+    table = OpenTable(connection, "", {}, origin or str(source), files[0].kind)
+    with table.errors():
+        if table.kind == "Parquet":
+            return _open_parquet(table, files)
+        if table.kind == "JSON lines":
+            return _open_json(table, files)
+        return _open_texts(table, files, header, encoding, decoded)
 
 
-def _types(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
-    relation = connection.sql(query)
-    return dict(zip(relation.columns, map(str, relation.types), strict=True))
+def _described(table: OpenTable, query: str) -> OpenTable:
+    """Return the table that a query reads, whose columns have the types that DuckDB finds."""
+    relation = table.connection.sql(query)
+    types = dict(zip(relation.columns, map(str, relation.types), strict=True))
+    check_names(dict.fromkeys([*types, *table.unreadable]), table.origin)
+    return replace(table, query=query, types=types)
 
 
 def as_polars(table: pa.Table) -> pl.DataFrame:
@@ -221,13 +206,10 @@ def as_polars(table: pa.Table) -> pl.DataFrame:
     return frame.with_columns(columns)
 
 
-def typed(table: pl.DataFrame) -> pl.DataFrame:
+def _typed(table: pl.DataFrame) -> pl.DataFrame:
     """Strip blanks around text, and make columns integers if every value is a plain integer.
 
     Words for missing values count as integers, unless a column has nothing else; "007" does not.
-
-    >>> typed(pl.DataFrame({"a": ["1", " 2 "], "b": ["007", "8"], "c": ["3", "NULL"]})).rows()
-    [(1, '007', 3), (2, '8', None)]
     """
     table = table.select(pl.all().str.strip_chars())
     plain = table.select(pl.all().str.contains(f"^(?:{PLAIN_INTEGER})$"))
@@ -237,7 +219,7 @@ def typed(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lacking(names: Sequence[tuple[str, Sequence[str]]], origin: str) -> dict[str, str]:
-    """Return why columns cannot be needed that some files do not have, given the files' names."""
+    """Return why columns must not be needed that some files lack, given the names of each file."""
     every = {column for _, own in names for column in own if column}
     return {
         column: f"{place}: no column {column!r}, which other files of {origin} have"
@@ -254,18 +236,13 @@ _SAMPLED_LINES = 20
 
 
 def _open_texts(
-    files: Sequence[SourceFile],
-    connection: duckdb.DuckDBPyConnection,
-    origin: str,
-    header: bool,
-    encoding: str | None,
-    folder: Path,
+    table: OpenTable, files: Sequence[SourceFile], header: bool, encoding: str | None, decoded: Path
 ) -> OpenTable:
     """Open text files as one table, all columns of it text; files of one form are read at once."""
     forms: list[tuple[tuple[tuple[str, ...], str], Path, str]] = []
     for file in files:
-        place = origin if len(files) == 1 else str(file.path)
-        path, sample, compression = _as_utf8(file, place, encoding, folder / str(len(forms)))
+        place = table.origin if len(files) == 1 else str(file.path)
+        path, sample, compression = _as_utf8(file, place, encoding, decoded / str(len(forms)))
         names, options = _form_of(sample, file.kind, header, place)
         check_names(filter(None, names), place)
         options += f", compression = '{compression or 'none'}'"
@@ -283,15 +260,9 @@ def _open_texts(
             f"select {chosen} from read_csv({texts(path for _, path, _ in alike)}, {options}, "
             f"auto_detect = false, strict_mode = true, columns = {{{columns}}})"
         )
-    return OpenTable(
-        connection,
-        " union all ".join(queries),
-        dict.fromkeys(every, "VARCHAR"),
-        origin,
-        files[0].kind,
-        is_text=True,
-        unreadable=_lacking([(place, names) for (names, _), _, place in forms], origin),
-    )
+    lacking = _lacking([(place, names) for (names, _), _, place in forms], table.origin)
+    table = replace(table, is_text=True, unreadable=lacking)
+    return _described(table, " union all ".join(queries))
 
 
 def _as_utf8(
@@ -303,30 +274,22 @@ def _as_utf8(
     known = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}.get(b"\x00")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         known = "utf-16"
-    if known is None and (encoding is None or _decode(file, "utf-8")):
+    if known is None and encoding is None:
         sample = start.decode("utf-8", errors="replace").removeprefix("\ufeff")
         return file.path, sample.replace("\r\n", "\n").replace("\r", "\n"), file.compression
-    sample = _decode(file, known or encoding or "", decoded)
-    if not sample:
-        raise InputError(f"{place}: is neither UTF-8 nor {known or encoding} text")
-    return decoded, sample, None
-
-
-def _decode(file: SourceFile, encoding: str, out: Path | str = os.devnull) -> str:
-    """Write a file as UTF-8, and return its beginning; empty if it is not of the encoding."""
-    sample = ""
-    try:
+    for tried in [known] if known else ["utf-8-sig", encoding]:
+        sample = ""
         with (
+            suppress(UnicodeDecodeError),
             pa.input_stream(str(file.path), compression=file.compression) as stream,
-            io.TextIOWrapper(stream, encoding) as lines,
-            Path(out).open("w", encoding="utf-8", newline="\n") as written,
+            io.TextIOWrapper(stream, tried) as lines,
+            decoded.open("w", encoding="utf-8", newline="\n") as written,
         ):
             while block := lines.read(_BLOCK):
                 sample = sample or block[:_SAMPLE]
                 written.write(block)
-    except UnicodeDecodeError:
-        return ""
-    return sample
+            return decoded, sample, None
+    raise InputError(f"{place}: is neither UTF-8 nor {known or encoding} text")
 
 
 def _form_of(sample: str, kind: str, header: bool, origin: str) -> tuple[tuple[str, ...], str]:
@@ -382,36 +345,34 @@ def _has_quotes(first: str, delimiter: str) -> bool:
 # --- Parquet and JSON lines -----------------------------------------------------------------------
 
 
-def _open_parquet(
-    files: Sequence[SourceFile], connection: duckdb.DuckDBPyConnection, origin: str
-) -> OpenTable:
+def _open_parquet(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
     """Open Parquet files as one table; columns with types of several kinds cannot be read."""
     kinds: dict[str, dict[str, str]] = {}
     names: list[tuple[str, Sequence[str]]] = []
     for file in files:
-        place = origin if len(files) == 1 else str(file.path)
-        with _errors(place, "Parquet"):
+        place = table.origin if len(files) == 1 else str(file.path)
+        with replace(table, origin=place).errors():
             schema = pq.read_schema(file.path)
         check_names(schema.names, place)
         names.append((place, schema.names))
         for column in schema:
             if column.type != pa.null():
                 kinds.setdefault(column.name, {}).setdefault(_kind(column.type), place)
-    unreadable = _lacking(names, origin)
-    for column, places in kinds.items():
-        if len(places) > 1:
-            several = " and ".join(f"{kind} in {place}" for kind, place in [*places.items()][:2])
-            unreadable[column] = (
-                f"{origin}: column {column!r}: is {several}: give it the same type in all files"
-            )
     in_folders = len(files) > 1 and any("=" in part for part in files[0].path.parts[:-1])
     query = (
         f"select * from read_parquet({texts(file.path for file in files)}, union_by_name = true, "
         f"hive_partitioning = {in_folders})"
     )
-    types = _types(connection, query)
-    types = {column: types[column] for column in types if len(kinds.get(column, ())) < 2}
-    return OpenTable(connection, query, types, origin, "Parquet", unreadable=unreadable)
+    unreadable = _lacking(names, table.origin)
+    several = {column: [*places.items()] for column, places in kinds.items() if len(places) > 1}
+    for column, ((kind, place), (other, elsewhere), *_) in several.items():
+        unreadable[column] = (
+            f"{table.origin}: column {column!r}: is {kind} in {place} and {other} in {elsewhere}: "
+            "give it the same type in all files"
+        )
+    table = _described(replace(table, unreadable=unreadable), query)
+    readable = {column: kind for column, kind in table.types.items() if column not in several}
+    return replace(table, types=readable)
 
 
 def _kind(kind: pa.DataType) -> str:
@@ -424,25 +385,22 @@ def _kind(kind: pa.DataType) -> str:
     return re.sub(r"^u?int\d+$", "integers", str(kind).removeprefix("large_").partition("[")[0])
 
 
-def _open_json(
-    files: Sequence[SourceFile], connection: duckdb.DuckDBPyConnection, origin: str
-) -> OpenTable:
+def _open_json(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
     """Open JSON lines as one table: numbers and lists as they are written, all else as text."""
     every = (
         f"read_json({texts(file.path for file in files)}, format = 'newline_delimited', "
         "maximum_depth = 1, sample_size = -1, union_by_name = true, "
         f"compression = '{files[0].compression or 'none'}')"
     )
-    columns = [*_types(connection, f"select * from {every}")]
+    columns = table.connection.sql(f"select * from {every}").columns
     kinds = ", ".join(f"list(distinct json_type({name(column)}))" for column in columns)
-    found = connection.execute(f"select {kinds} from {every}").fetchall()[0]
-    types, chosen = {}, []
+    found = table.connection.execute(f"select {kinds} from {every}").fetchall()[0]
+    chosen = []
     for column, several in zip(columns, found, strict=True):
-        kind = types[column] = _json_type({*(several or ())} - {"NULL", None})
+        kind = _json_type({*(several or ())} - {"NULL", None})
         how = "json_extract" if kind.endswith("[]") else "json_extract_string"
         chosen.append(f"{how}({name(column)}, '$')::{kind} as {name(column)}")
-    query = f"select {', '.join(chosen)} from {every}"
-    return OpenTable(connection, query, types, origin, "JSON lines")
+    return _described(table, f"select {', '.join(chosen)} from {every}")
 
 
 def _json_type(kinds: set[str]) -> str:

@@ -48,12 +48,7 @@ row at most."""
 
 
 def date_of_form(value: str, form: str) -> str:
-    """Return the date that text of a form is, in SQL: a timestamp in UTC, null if it is none.
-
-    Args:
-        value: the text, in SQL.
-        form: in the codes of strftime.
-    """
+    """Return the date that a text, in SQL, of a form is: a timestamp in UTC, null if it is none."""
     form = " ".join(re.sub(r"\.%f|,(?= )| (GMT|UTC)\b", "", form).split())
     value = f"trim(regexp_replace({value}, '(,| GMT| UTC)( |[+-]|$)', ' \\2', 'g'))"
     fits = "true"
@@ -72,9 +67,6 @@ def date_of_form(value: str, form: str) -> str:
 
 def dates_of_form(values: pl.Series, form: str) -> pl.Series:
     """Return the date of each text in a form, UTC; null if it is none.
-
-    Raises:
-        InputError: the form has codes that cannot be read.
 
     >>> dates_of_form(pl.Series(["31.12.2024 8", "soon"]), "%d.%m.%Y %H").to_list()
     [datetime.datetime(2024, 12, 31, 8, 0), None]
@@ -115,8 +107,6 @@ def fitting_forms(values: pl.Series) -> list[str]:
 
     >>> fitting_forms(pl.Series(["1/2/2024"])), fitting_forms(pl.Series(["1/2/2024", "1/13/2024"]))
     (['%m/%d/%Y', '%d/%m/%Y'], ['%m/%d/%Y'])
-    >>> fitting_forms(pl.Series(["31.12.2024", "soon"])), fitting_forms(pl.Series(["2024-12-31"]))
-    ([], [])
     """
     known = present(values)
     if known.dtype != pl.String:
@@ -134,13 +124,7 @@ def fitting_forms(values: pl.Series) -> list[str]:
 
 
 def sure_form(values: pl.Series) -> str | None:
-    """Return the form of dates if their values leave no doubt, and it is not ISO 8601.
-
-    >>> sure_form(pl.Series([20241231])), sure_form(pl.Series(["31.12.2024 8:26"]))
-    ('%Y%m%d', '%d.%m.%Y %H:%M')
-    >>> sure_form(pl.Series(["1/2/2024"])), sure_form(pl.Series(["31.12.24"]))
-    (None, None)
-    """
+    """Return the form of dates if their values leave no doubt, and it is not ISO 8601."""
     forms = fitting_forms(values)
     return forms[0] if len(forms) == 1 else compact_form(values)
 
@@ -153,8 +137,8 @@ def is_compact(form: str | None) -> bool:
 @cache  # that of re has room for fewer
 def _pattern(form: str) -> str:
     """Return the pattern of text in a known form."""
-    if is_compact(form):
-        return rf"\d{{{next(digits for digits, known in _COMPACT.items() if known == form)}}}"
+    for digits in (digits for digits, compact in _COMPACT.items() if compact == form):
+        return rf"\d{{{digits}}}"
     codes = re.split(r"(%[A-Za-z]| )", form)
     return "".join(_CODES.get(code, re.escape(code)) for code in codes)
 
@@ -180,34 +164,15 @@ def units_per_second(time: int) -> int:
 
 
 def units_in(times: NDArray[np.int64]) -> dict[str, int]:
-    """Return the units of Unix times between 1985 and 2128, each with the first such time.
-
-    >>> units_in(np.array([7, 1_700_000_000, 1_700_000_000_000, 1_700_000_001]))
-    {'seconds': 1700000000, 'milliseconds': 1700000000000}
-    """
+    """Return the units of Unix times between 1985 and 2128, each with the first such time."""
     found: dict[str, int] = {}
     for start in range(0, len(times), _BLOCK):
         block = np.asarray(times[start : start + _BLOCK])
         for unit in _UNITS.keys() - found.keys():
-            such = block[_are_in(block, unit)]
-            if len(such):
-                found[unit] = int(such[0])
+            first, last = _FIRST_SECOND * _UNITS[unit], _LAST_SECOND * _UNITS[unit]
+            for time in block[(block >= first) & (block <= last)][:1]:
+                found[unit] = int(time)
     return {unit: found[unit] for unit in _UNITS if unit in found}
-
-
-def _are_in(times: NDArray[np.int64], unit: str) -> NDArray[np.bool_]:
-    return (times >= _FIRST_SECOND * _UNITS[unit]) & (times <= _LAST_SECOND * _UNITS[unit])
-
-
-def in_unit(times: NDArray[np.int64], unit: str, other: str) -> NDArray[np.int64]:
-    """Convert those Unix times between 1985 and 2128 that are in a unit to another one.
-
-    >>> in_unit(np.array([7, 1_700_000_000, 1_700_000_000_000]), "seconds", "milliseconds").tolist()
-    [7, 1700000000000, 1700000000000]
-    """
-    old, new = _UNITS[unit], _UNITS[other]
-    converted = times // (old // new) if new < old else times * (new // old)
-    return np.where(_are_in(times, unit), converted, times)
 
 
 def time_like(given: str | float, time: int) -> float:

@@ -1,4 +1,4 @@
-"""The condition that chooses the rows of a log: one expression of DuckDB's SQL, and nothing else.
+"""The condition that chooses the rows of a log: one expression of DuckDB's SQL.
 
 Conditions come from strangers. What DuckDB's own parser finds in one must be columns, constants,
 comparisons and functions that compute from their arguments alone: no subquery, no table, no file,
@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import polars as pl
@@ -62,8 +61,7 @@ class NoRowsLeftError(InputError):
         super().__init__(f"data.where {where!r}: holds for none of the {rows:,} rows of {origin}")
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """A condition that was found to be harmless."""
 
     written: str
@@ -73,21 +71,12 @@ class Condition:
     """The columns that it compares with text, so that 007 is not 7."""
 
 
-def refused(where: str, why: str) -> InputError:
-    """Return the error that a condition cannot be used."""
+def _refused(where: str, why: str) -> InputError:
     return InputError(f"data.where {where!r}: {why}")
 
 
 def parse(where: str, names: Sequence[str], origin: str) -> Condition:
-    """Return a condition whose parts compute from the row alone.
-
-    Args:
-        where: an expression of SQL, e.g. ``event = 'purchase' and price > 5``.
-        names: the columns of the table.
-        origin: the name of the table in messages.
-
-    Raises:
-        InputError: it is no such expression, or names an unknown column.
+    """Return a condition on the named columns of a table; anything else is an `InputError`.
 
     >>> parse("price > 5 and kind == 'new'", ["price", "kind"], "log").columns
     ('price', 'kind')
@@ -99,36 +88,33 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     tree = json.loads(rows[0][0])
     if "error_message" in tree:
         why = f"cannot be read as SQL: {reason(tree['error_message'])}; {known}"
-        raise refused(where, why)
+        raise _refused(where, why)
     nodes = list(_expressions(tree))
     if not _is_one_expression(tree) or any(node["class"] not in _CLASSES for node in nodes):
-        raise refused(
+        raise _refused(
             where, "must be one expression over the columns, without subqueries, windows, stars"
         )
     for node in nodes:
         called = node.get("function_name")
         named = called is None or called in _COMPUTING
         if not named or node.get("schema") or node.get("catalog"):
-            raise refused(where, f"{called} is no function that a condition may call")
+            raise _refused(where, f"{called} is no function that a condition may call")
     columns = dict.fromkeys(n["column_names"][0] for n in nodes if n["class"] == "COLUMN_REF")
-    for column in columns:
-        if column not in names:
-            raise refused(where, f"no column {column!r} (text stands in single quotes); {known}")
+    if unknown := columns.keys() - {*names}:
+        why = f"no column {min(unknown)!r} (text stands in single quotes); {known}"
+        raise _refused(where, why)
     beside_text = frozenset(column for node in nodes for column in _beside_text(node))
     return Condition(where, sql, tuple(columns), beside_text)
 
 
 def _is_one_expression(tree: Mapping[str, Any]) -> bool:
     """Return whether a query selects one expression of no table, and does nothing else."""
-    if len(tree["statements"]) != 1:
-        return False
     query = dict(tree["statements"][0]["node"])
     no_table = query.pop("from_table", {}).get("type") == "EMPTY"
     kind, chosen = query.pop("type", None), query.pop("select_list", ())
-    query.pop("aggregate_handling", None)
-    query.pop("cte_map", None)
-    clauses = any(query.values())
-    return kind == "SELECT_NODE" and no_table and len(chosen) == 1 and not clauses
+    clauses = any(query[clause] for clause in query.keys() - {"aggregate_handling", "cte_map"})
+    is_select = kind == "SELECT_NODE" and len(tree["statements"]) == len(chosen) == 1
+    return is_select and no_table and not clauses
 
 
 def _expressions(tree: object) -> Iterator[dict[str, Any]]:
@@ -168,10 +154,8 @@ def keep_rows(
 
     A column of text is what all its values look like, integers, numbers or dates, and text if the
     condition compares it with text or fits nothing else. Where it is unknown, it does not hold.
-    In the columns of ``ids``, words such as NULL are missing values.
-
-    Raises:
-        InputError: it fits no type of its columns, or is neither true nor false.
+    In the columns of ``ids``, words such as NULL are missing values. A condition that fits no type
+    of its columns, or is neither true nor false, is an `InputError`.
     """
     relation = connection.table(table)
     kinds = dict(zip(relation.columns, map(str, relation.types), strict=True))
@@ -191,13 +175,13 @@ def keep_rows(
         held = f"select {name(_ROW)} from ({query}) where holds"
         try:
             if str(connection.sql(query).types[1]) not in ("BOOLEAN", '"NULL"'):
-                raise refused(condition.written, f"must be true or false for each row of {origin}")
+                raise _refused(condition.written, f"must be true or false for each row of {origin}")
             dropped = connection.execute(f"delete from {table} where rowid not in ({held})")
             return int(dropped.fetchall()[0][0])
         except duckdb.Error as error:
             failed = failed or error
     assert failed is not None  # noqa: S101 - there is a choice
-    raise refused(condition.written, reason(failed)) from failed
+    raise _refused(condition.written, reason(failed)) from failed
 
 
 def _looks(connection: duckdb.DuckDBPyConnection, table: str, column: str) -> str:
@@ -214,9 +198,6 @@ def keep_where(
     table: pl.DataFrame, where: str, origin: str, names: Sequence[str] = ()
 ) -> pl.DataFrame:
     """Keep the rows of a frame for which a condition on columns, all or the named ones, holds.
-
-    Raises:
-        InputError: see `parse` and `keep_rows`.
 
     >>> log = pl.DataFrame({"event": ["view", "purchase", None], "price": ["9.5", "20", "1"]})
     >>> keep_where(log, "event == 'purchase' and price > 9.9", "log").rows()

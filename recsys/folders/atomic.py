@@ -33,9 +33,8 @@ _LITTLE = 64 * 1024
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling folder that replaces the path when the block ends without error.
 
-    The old content of the path is deleted then; the caller decides whether it may be. At a kill or
-    a power cut the path has the old or the new content, after `recover`. A full disk and the like
-    are an `InputError`.
+    At a kill or a power cut the path has the old or the new content, after `recover`. A full disk
+    and the like are an `InputError`.
     """
     with work_folder(path) as work:
         new, old, path = work / _NEW, work / _OLD, path.resolve()
@@ -58,11 +57,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary sibling file that replaces the path when the block ends without error.
-
-    At a kill or a power cut the path has the old or the new content. A full disk and the like are
-    an `InputError`.
-    """
+    """Yield a temporary sibling file that replaces the path, as `new_folder` does."""
     with work_folder(path, in_new_parents=False) as work:
         new = work / path.name
         yield new
@@ -96,8 +91,7 @@ def work_folder(path: Path, *, in_new_parents: bool = True) -> Iterator[Path]:
 def recover(path: Path) -> None:
     """Undo a replacement of the folder that a kill ended halfway, and delete what it left behind.
 
-    A kill between the two renames leaves the path empty; the old folder is put back. Waits while
-    another process makes these renames, and leaves alone what it writes.
+    Waits while another process replaces it, and leaves alone what it writes.
     """
     if not path.parent.exists():
         recover(path.parent)

@@ -36,8 +36,7 @@ def table_sha256_of_parts(
 ) -> str:
     """Return the SHA-256 of the names, types and values of a table, given part by part.
 
-    Columns are integers, floats, text or lists of text. ``parts`` gives the parts of the named
-    column, in order; it is called up to three times.
+    Columns are integers, floats, text or lists of text; ``parts`` is called up to three times.
     """
     digest = hashlib.sha256()
     for name, dtype in schema.items():
@@ -81,11 +80,7 @@ def seal(path: Path) -> None:
 
 
 def check_seal(path: Path) -> bool:
-    """Return whether a file has a digest of `seal`, and check it; a file of another kind has none.
-
-    Raises:
-        DamagedError: it was changed since.
-    """
+    """Return whether a file was sealed; one that was changed since is a `DamagedError`."""
     if not path.stat().st_size:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:

@@ -24,19 +24,11 @@ class BusyError(InputError):
 
 @contextmanager
 def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
-    """Hold the path for this process; the lock is a hidden sibling, ``.NAME.lock``.
+    """Hold the path, which need not exist, by a hidden sibling, ``.NAME.lock``.
 
-    The file names its holder, and is deleted at the end. One that a killed process left behind is
-    locked by nobody, and taken over.
-
-    Args:
-        path: a file or folder, which need not exist.
-        doing: what this process does with it, for the message to another one.
-        patience: how many seconds to wait for another process; a message says so.
-
-    Raises:
-        BusyError: another process holds it.
-        InputError: the lock file cannot be written.
+    The file says who does what, and is deleted at the end. One that a killed process left behind is
+    locked by nobody, and taken over. A path that another process holds after so many seconds of
+    patience is a `BusyError`.
     """
     path = path.resolve()
     file = path.with_name(f".{path.name}.lock")

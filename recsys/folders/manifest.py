@@ -114,10 +114,9 @@ class FolderManifest(BaseModel):
 
     @classmethod
     def previous(cls, folder: Path) -> Self | None:
-        """Return the manifest of the folder that a new one would replace; None if there is none.
+        """Return the manifest of a folder that may be replaced; None if there is none.
 
-        Raises:
-            InputError: something else is there, which must not be lost.
+        Anything else there must not be lost, and is refused.
         """
         recover(folder)
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

@@ -83,8 +83,7 @@ class Catalogue:
         has_ids = not isinstance(config, FeatureReaderConfig) or config.item_ids
         inputs = features = None
         if encoders.reads_inputs:
-            sizes = encoders.num_input_categories, encoders.num_input_numbers
-            inputs = FeatureEmbeddings(*sizes, dim)
+            inputs = FeatureEmbeddings(*encoders.input_sizes, dim)
         if encoders.items is not None and self.features is not None:
             values = self.features.categories, self.features.shares, self.features.numbers
             categories, shares, numbers = map(torch.from_numpy, values)

@@ -57,13 +57,6 @@ def test_from_spans_skips_pad(items: list[int], data: st.DataObject) -> None:
     assert as_lists(histories) == expected
 
 
-def test_histories_are_frozen_and_slices_share_memory() -> None:
-    histories = Histories.from_lists([[1, 2], [3], [4, 5]])
-    assert np.shares_memory(histories[1:].items, histories.items)
-    with pytest.raises(AttributeError):
-        histories.items = np.array([2])  # type: ignore[misc]
-
-
 NUMBERS = Vocabulary(pl.Series([5, 7, 90]))
 WORDS = Vocabulary(pl.Series(["007", "12", "boots"]))
 

@@ -17,7 +17,6 @@ from recsys.folders.digests import table_sha256_of_parts
 from tests.read_logs import filtered, read_plain
 
 ROWS = [("b", 2, 30), ("a", 1, 20), ("b", 1, 10), ("a", 3, 20), ("a", 2, 5)]
-ORDERED = [("a", 2, 5), ("a", 1, 20), ("a", 3, 20), ("b", 1, 10), ("b", 2, 30)]
 NAMES = ["user_id", "item_id", "timestamp"]
 
 
@@ -39,12 +38,6 @@ def items_of(values: list[Any]) -> list[int]:
     """Return the positions of one user's rows, in the order of the log."""
     table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
     return [row[1] for row in rows_of(read_plain(table))]
-
-
-def test_order_is_user_time_row() -> None:
-    log = read_plain(frame_of(ROWS))
-    assert rows_of(log) == ORDERED
-    assert log.ordered_by == "user_id, timestamp; ties broken by the order of the rows"
 
 
 def test_the_fingerprint_depends_on_every_value() -> None:

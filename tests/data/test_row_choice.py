@@ -137,14 +137,3 @@ def test_the_options_of_prepare(terminal: Terminal, tmp_path: Path) -> None:
     assert row["rows_read"] == 11
     assert row["dropped"] == {"no item": 1, "where": 1, "since": 1, "min_user_interactions": 2}
     assert row["interactions"] == 6
-
-
-def test_a_name_that_is_neither_file_nor_dataset(terminal: Terminal) -> None:
-    for source, rule in [
-        ("m1-1m", "neither a file nor a named dataset; did you mean 'ml-1m'"),
-        ("gone/log.csv", "no such file or folder"),
-        ("gone-*.csv", "no file to read is there"),
-    ]:
-        status, _, err = terminal("prepare", source, "--out", "out")
-        assert (status, err.count("\n")) == (2, 1)
-        assert err.startswith(f"error: {source}: {rule}")
