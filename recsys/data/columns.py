@@ -32,71 +32,57 @@ _ITEMS = (
 _EVENTS = "event|order|purchase|transaction|rating|review|click|view"
 _ACTIONS = "action|interaction|impression"
 
-# Of plain names. Two columns of one pattern are a doubt, and an earlier pattern wins over a later.
-_NAMES: dict[Role, tuple[str, ...]] = {
-    "user_id": (
-        "(?:customer|user)uniqueid|unique(?:customer|user)id",  # at Olist, customer_id is an order
-        (
-            f"(?:review|gplus)?(?:{_USERS})(?:id|code|number|no|nr|nummer|key|uid|idhash)|"
-            f"id(?:{_USERS})|uid|msno|(?:author)?steamid|msisdn|kunnr"
-        ),
-        f"{_USERS}|(?:user|customer|profile|reviewprofile|buyeruser)name",
-        (
-            "fullvisitorid|userpseudoid|accountid|domainuserid|anonymousid|distinctid|amplitudeid|"
-            "idvisitor|cookieid|profileid|cardid|loyaltyid|loyaltycardid|loyaltycardnumber|lyltycardnbr"
-        ),
-        "(?:user|customer|buyer)?email|emailaddress|emailbilling|billingemail",
-        "deviceid",
-        "sessionid|session|usersession|visitid|sessionidhash",
+
+def _ranks(patterns: str) -> list[str]:
+    return ["|".join(rank.split()) for rank in patterns.split(";")]
+
+
+# Of plain names. Two columns of one rank are a doubt, and an earlier rank wins over a later one.
+_NAMES: dict[Role, list[str]] = {
+    "user_id": _ranks(
+        f"""(?:customer|user)uniqueid unique(?:customer|user)id;
+        (?:review|gplus)?(?:{_USERS})(?:id|code|number|no|nr|nummer|key|uid|idhash) id(?:{_USERS})
+        uid msno (?:author)?steamid msisdn kunnr;
+        {_USERS} (?:user|customer|profile|reviewprofile|buyeruser)name;
+        fullvisitorid userpseudoid accountid domainuserid anonymousid distinctid amplitudeid
+        idvisitor cookieid profileid cardid loyaltyid loyaltycardid loyaltycardnumber lyltycardnbr;
+        (?:user|customer|buyer)?email emailaddress emailbilling billingemail;
+        deviceid;
+        sessionid session usersession visitid sessionidhash"""
     ),
-    "item_id": (
-        (
-            f"(?:{_ITEMS}|news|content|post|podcast|material|(?:gplus)?place|poi|venue|business|anime|"
-            f"manga|gmap|bookmark|musicbrainztrack|sku)id|(?:{_PRODUCTS})(?:code|nr|nummer)|"
-            "(?:item|product)(?:number|no)|sku|asin|stockcode|isbn|isbn1[03]|ean|gtin|upc|elementuid|"
-            "id(?:producto|produit|prodotto|produto|articulo)"
-        ),
-        (
-            "(?:product|item|variant|lineitem|ti|idaction)sku|(?:product|item)key|prod(?:id|code|nbr)|"
-            "productnbr|id(?:product|item|article)|article(?:number|no)|clickarticleid|"
-            "(?:spotify)?trackuri|(?:beer)?beerid|(?:wine)?wineid|productproductid|matnr|isin|"
-            "productskuhash|trackidclean|(?:view)?couponidhash"
-        ),
-        _ITEMS,
-        "parentasin|aid",
-        (
-            "(?:document|hotel|property|prop|listing|restaurant|job|episode|program|programme|album|"
-            "location)id|hotelcluster"
-        ),
-        "trackname|songname",
-        "(?:musicbrainz)?artistid",
-        "itemname|productname|itemdescription|lineitemname",
+    "item_id": _ranks(
+        f"""(?:{_ITEMS}|news|content|post|podcast|material|anime|manga|gmap|bookmark|sku)id
+        (?:(?:gplus)?place|poi|venue|business|musicbrainztrack)id (?:{_PRODUCTS})(?:code|nr|nummer)
+        (?:item|product)(?:number|no) sku asin stockcode isbn isbn1[03] ean gtin upc elementuid
+        id(?:producto|produit|prodotto|produto|articulo);
+        (?:product|item|variant|lineitem|ti|idaction)sku (?:product|item)key prod(?:id|code|nbr)
+        productnbr id(?:product|item|article) article(?:number|no) clickarticleid matnr isin
+        (?:spotify)?trackuri (?:beer)?beerid (?:wine)?wineid productproductid productskuhash
+        trackidclean (?:view)?couponidhash;
+        {_ITEMS};
+        parentasin aid;
+        (?:document|hotel|property|prop|listing|restaurant|job|episode|program|programme)id
+        (?:album|location)id hotelcluster;
+        trackname songname;
+        (?:musicbrainz)?artistid;
+        itemname productname itemdescription lineitemname"""
     ),
-    "timestamp": (
-        (
-            "timestamp(?:ms|us|ns)?|time(?:ms|us)|ts|eventts|event(?:time|timestamp)|datetime|"
-            "unixtime|unixtimestamp|(?:created|bought|purchased|ordered|viewed|played|watched|rated|"
-            "listened|read|clicked|occurred|happened)at|"
-            "(?:purchase|order|transaction|click|(?:unix)?review|rating)time|(?:invoice|order)datetime|"
-            "transactiontimestamp|transactiondt|dateadded|epoch|zeitstempel|zeitpunkt|utctimestamp|"
-            "derivedtstamp|servertimestampepochms"
-        ),
-        (
-            "(?:invoice|order|purchase|transaction|event|rating|review)?date|time|tdat|"
-            "orderpurchasetimestamp|(?:bestell|kauf|rechnungs)?datum|date(?:achat|commande)|"
-            "fecha|fechacompra"
-        ),
-        (
-            f"(?:{_EVENTS}|checkout)datetime|(?:{_EVENTS}|{_ACTIONS})timestamp|"
-            f"(?:{_ACTIONS}|checkin)time|(?:{_ACTIONS}|shop|sales?|payment|booking|posting|application)"
-            "date|visitstarttime|utctime|lastwatchdt|idate"
-        ),
-        (
-            "timestampcreated|(?:created?|creation)(?:time|date)|created?(?:on|utc)|createddateutc|"
-            "date(?:created|createdgmt|add)|servertime|collectortstamp|(?:recorded|logged|received)at|"
-            "(?:order)?datekey|erdat|mylastupdated"
-        ),
-        "dt|ds|startdate|starttime",
+    "timestamp": _ranks(
+        f"""timestamp(?:ms|us|ns)? time(?:ms|us) ts eventts event(?:time|timestamp) datetime
+        (?:created|bought|purchased|ordered|viewed|played|watched|rated|listened|read|clicked)at
+        (?:occurred|happened)at (?:purchase|order|transaction|click|(?:unix)?review|rating)time
+        (?:invoice|order)datetime transactiontimestamp transactiondt dateadded epoch zeitstempel
+        zeitpunkt unixtime unixtimestamp utctimestamp derivedtstamp servertimestampepochms;
+        (?:invoice|order|purchase|transaction|event|rating|review)?date time tdat
+        orderpurchasetimestamp (?:bestell|kauf|rechnungs)?datum date(?:achat|commande)
+        fecha fechacompra;
+        (?:{_EVENTS}|checkout)datetime (?:{_EVENTS}|{_ACTIONS})timestamp
+        (?:{_ACTIONS}|checkin)time visitstarttime utctime lastwatchdt idate
+        (?:{_ACTIONS}|shop|sales?|payment|booking|posting|application)date;
+        timestampcreated (?:created?|creation)(?:time|date) created?(?:on|utc) createddateutc
+        date(?:created|createdgmt|add) servertime collectortstamp (?:recorded|logged|received)at
+        (?:order)?datekey erdat mylastupdated;
+        dt ds startdate starttime"""
     ),
 }
 

@@ -110,7 +110,7 @@ def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
         table = pl.read_parquet(path)
     # A damaged Parquet page can make polars panic instead of raising.
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+        raise InputError(f"{path}: cannot be read: {error}") from error
     if missing := set(columns) - set(table.columns):
         raise InputError(f"{path}: has no column {min(missing)}")
     return table

@@ -137,7 +137,7 @@ def _in_one_line(path: Path) -> Iterator[None]:
     try:
         yield
     except _WRITE_ERRORS as error:
-        text = " ".join(str(getattr(error, "strerror", None) or error).split())
+        text = str(getattr(error, "strerror", None) or error)
         is_full = os.strerror(errno.ENOSPC) in text
         if getattr(error, "errno", None) is None:  # numpy says only how many bytes it could write
             existing = next(parent for parent in path.parents if parent.exists())
