@@ -21,8 +21,7 @@ from recsys.data.tables import TableSource
 from recsys.data.times import is_compact
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, checked_path
-from recsys.folders.atomic import work_folder
-from recsys.folders.locks import sole_use
+from recsys.folders.atomic import sole_use, work_folder
 
 logger = logging.getLogger(__name__)
 

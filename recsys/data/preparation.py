@@ -29,9 +29,8 @@ from recsys.data.splits import SplitChoice, cut_points, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in
 from recsys.errors import InputError
-from recsys.folders.atomic import new_folder, work_folder
+from recsys.folders.atomic import new_folder, sole_use, work_folder
 from recsys.folders.digests import folder_sha256
-from recsys.folders.locks import sole_use
 from recsys.progress import stage
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from recsys.config import AllItems, EvaluationConfig, GivenItems, SampledItems
 from recsys.data.histories import PAD, Histories
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
-from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.scorer import Seen, user_batches
 

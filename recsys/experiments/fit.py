@@ -29,8 +29,7 @@ from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.count_weights import fit_count_ensemble
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
-from recsys.folders.atomic import new_folder
-from recsys.folders.locks import sole_use
+from recsys.folders.atomic import new_folder, sole_use
 from recsys.inference.model_scorer import SequenceGenerator
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.machine import peak_memory_mib, reset_peak_memory

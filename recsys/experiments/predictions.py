@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from recsys.config import Experiment, flatten
 from recsys.data.histories import PAD, Features, FeatureTable, Histories
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
-from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout

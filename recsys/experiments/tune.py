@@ -23,8 +23,7 @@ from recsys.config import (
 )
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
-from recsys.folders.atomic import new_file
-from recsys.folders.locks import sole_use
+from recsys.folders.atomic import new_file, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import new_progress
 from recsys.tracking.tracker import config_fingerprint

@@ -26,8 +26,7 @@ from recsys.data.columns import plain_name
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.histories import PAD
 from recsys.data.manifest import read_own_table
-from recsys.data.prepared import Part, PreparedDataset, TrainedOn
-from recsys.data.vocabulary import Vocabulary
+from recsys.data.prepared import Part, PreparedDataset, TrainedOn, Vocabulary
 from recsys.errors import InputError, checked_path, one_line
 from recsys.folders.atomic import new_folder
 from recsys.folders.digests import folder_sha256

@@ -17,8 +17,8 @@ from torch.nn.functional import normalize
 from recsys.config import Columns
 from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
+from recsys.data.prepared import Vocabulary
 from recsys.data.tables import TableSource, read_table
-from recsys.data.vocabulary import Vocabulary
 from recsys.data.where import keep_where
 from recsys.errors import InputError
 from recsys.inference.diversity import UNGROUPED, Cap, Diversity

@@ -21,9 +21,8 @@ from recsys.data.entity_tables import plain_ids, user_of_session
 from recsys.data.features import NO_ENCODERS, Encoders
 from recsys.data.histories import PAD, Histories, span_indices
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.tables import OpenTable, TableSource, open_table
-from recsys.data.vocabulary import Vocabulary
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError
 from recsys.model.encoder import TimesRead

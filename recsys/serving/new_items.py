@@ -15,9 +15,8 @@ from recsys.baselines.counts import latest_histories
 from recsys.data.entity_tables import converted
 from recsys.data.features import VECTORS, ItemVectors, save_vectors
 from recsys.data.histories import PAD
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource, read_table
-from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, first_line
 from recsys.folders.atomic import new_folder
 from recsys.inference.catalogue import empty_model, grown_weights

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from recsys.config import time_value
 from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
+from recsys.data.prepared import Vocabulary
 from recsys.data.times import units_in, units_per_second
-from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError, one_line
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,8 @@ from torch.nn.functional import normalize
 from recsys.config import Columns
 from recsys.data.frames import Frame, frame_like
 from recsys.data.histories import PAD
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource
-from recsys.data.vocabulary import Vocabulary
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
 from recsys.inference.model_scorer import ModelScorer, SequenceGenerator, StateCache

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys.data.histories import PAD, Histories
-from recsys.data.vocabulary import Vocabulary
+from recsys.data.prepared import Vocabulary
 
 Lists = list[list[int]]
 ragged = st.lists(st.lists(st.integers(1, 9), max_size=6), max_size=7)

@@ -14,8 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from recsys.config import Columns, DataConfig, GlobalTime
-from recsys.data.prepared import prepare
-from recsys.data.vocabulary import Vocabulary
+from recsys.data.prepared import Vocabulary, prepare
 from recsys.errors import InputError
 from recsys.serving.candidates import read_candidates
 from recsys.serving.histories import HistoryReader, UserHistories

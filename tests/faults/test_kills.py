@@ -22,7 +22,7 @@ WRITER = """
 import json, sys
 from pathlib import Path
 from recsys.folders import atomic
-from recsys.folders.locks import sole_use
+from recsys.folders.atomic import sole_use
 from tests.faults.mortal import killed_at
 
 kind, root = sys.argv[1], Path(sys.argv[2])
