@@ -41,10 +41,7 @@ class CountScorer:
         return len(self.popularity) - 1
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        """Return the scores of all items [B, I + 1], or of the candidates [B, C].
-
-        Those of PAD and of empty histories are not used.
-        """
+        """Score all items [B, I + 1] or candidates [B, C]; PAD and empty histories do not count."""
         raise NotImplementedError
 
     def score(self, histories: Histories, candidates: Tokens | None = None) -> torch.Tensor:
@@ -69,10 +66,7 @@ def item_counts(histories: Histories, num_items: int) -> Floats:
 
 
 def transitions(histories: Histories, num_items: int, weights: Floats) -> csr_array:
-    """Count how often a follows b within a history, by item tokens [b, a].
-
-    A pair at distance d (1: the next item) counts ``weights[d - 1]``, a more distant one nothing.
-    """
+    """Count how often a follows b within a history [b, a]: ``weights[d - 1]`` at distance d ≥ 1."""
     shape = (num_items + 1, num_items + 1)
     users, items = histories.users, histories.items
     total = csr_array(shape, dtype=np.float64)
@@ -97,7 +91,7 @@ def weighted_histories(histories: Histories, weights: Floats | float, num_items:
 
 
 def user_items(histories: Histories, num_items: int) -> csr_array:
-    """Return ones where a user has an item at least once [B, I + 1]."""
+    """Return 1 where a user has an item [B, I + 1]."""
     matrix = weighted_histories(histories, 1.0, num_items)
     matrix.data[:] = 1
     return matrix
@@ -199,10 +193,7 @@ class Popularity(CountScorer):
 
 
 def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Histories:
-    """Return the newest share of all interactions before a part, as U histories.
-
-    All interactions at the time at which that share begins are included.
-    """
+    """Return the newest share of all interactions before a part, ties included, as U histories."""
     starts = dataset.offsets[:-1]
     ends = starts + dataset.cuts[:, 0 if before == "valid" else 1]
     lengths = np.stack([ends - starts, dataset.offsets[1:] - ends], axis=1)
@@ -225,8 +216,7 @@ def log_popularity(histories: Histories, num_items: int) -> Floats:
 class PersonalFrequency(Popularity):
     """Scores an item by how often it occurs in the user's own history, then by popularity.
 
-    GP-TopFreq of "A next basket recommendation reality check" (Li et al., TOIS 2023), which few
-    trained models beat where purchases repeat.
+    Source: GP-TopFreq of "A next basket recommendation reality check" (Li et al., TOIS 2023).
     """
 
     @property
@@ -242,10 +232,7 @@ class PersonalFrequency(Popularity):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepeatLast(PersonalFrequency):
-    """Ranks the user's own items by recency, then all other items by popularity.
-
-    The oldest item of a history scores 1, the next one 2 and so on, popularity at most 1/2.
-    """
+    """Scores the user's own items 1, 2, … from the oldest on; all others by popularity, ≤ 1/2."""
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         position = (histories.lengths[histories.users] - ages(histories)).astype(np.float64)

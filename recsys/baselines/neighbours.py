@@ -91,9 +91,8 @@ class EASE(CountScorer):
     """Scores candidate a ``sum_j B[h_j, a]`` over the distinct items h_j of a history.
 
     B minimises ``|X - X B|² + λ |B|²`` under a zero diagonal, where X is the binary user-item
-    matrix of the training histories: ``B[b, a] = -P[b, a] / P[a, a]`` with ``P = (X'X + λ)⁻¹``.
-
-    Source: Steck 2019, https://arxiv.org/abs/1905.03375
+    matrix: ``B[b, a] = -P[b, a] / P[a, a]`` with ``P = (X'X + λ)⁻¹``. Source: Steck 2019,
+    https://arxiv.org/abs/1905.03375
     """
 
     weights: NDArray[np.float32]

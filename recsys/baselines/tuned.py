@@ -73,10 +73,7 @@ class Baseline:
         seen: Seen,
         enough: Callable[[], bool] = lambda: False,
     ) -> Trial:
-        """Return the best settings, as `choose` does, for the given validation targets.
-
-        ``enough`` is asked after each setting: the rest of the grid is not tried then.
-        """
+        """Return the best settings for these targets, of those tried until there are ``enough``."""
         trials: list[Trial] = []
         for settings in self._candidates(dataset, seen):
             if trials and enough():

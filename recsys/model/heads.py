@@ -128,11 +128,7 @@ class Head:
         return scores
 
     def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
-        """Select what `score_last` needs, for histories of lengths [B] ≥ 1.
-
-        Purchases older than the keys and values that are left change no score by more than its
-        rounding, even taken together.
-        """
+        """Select what `score_last` needs: not purchases so old that together they round to 0."""
         states, keys, values = history
         first = self._first_that_counts(lengths, states.dtype)
         keys, values = keys[..., first:, :], values[..., first:, :]
@@ -198,10 +194,9 @@ class Head:
             yield decay, weights, value_scores, total
 
     def _first_that_counts(self, lengths: Tensor, dtype: torch.dtype) -> int:
-        """The number of first purchases whose share of every score is below the ε of the dtype.
+        """The number of first purchases that add up to less than ε of every score.
 
-        Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε: the weight of a purchase that supports the candidate
-        is up to exp(2 κ) times that of one that does not.
+        Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε: weights differ by exp(2 κ) at most, but for age.
         """
         if torch.compiler.is_exporting() or not self.attends:  # a graph has no lengths to decide by
             return 0
@@ -360,9 +355,8 @@ class KernelAttentionHead(Head, nn.Module):
 class AveragedHead(Head):
     """The mean of the scores of M heads: target attention with the attention heads of them all.
 
-    Embeddings are concatenated, and so are the states, which the model divides by M. The attention
-    heads stand one after the other, the narrower ones filled up with zeros; value queries are
-    divided by M.
+    Embeddings are concatenated, and so are the states, which the model divides by M, as value
+    queries are here. Narrower attention heads are filled up with zeros.
     """
 
     def __init__(self, members: Sequence[Head], widths: Sequence[int]) -> None:

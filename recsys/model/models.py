@@ -134,11 +134,9 @@ class NextItemModel(Model):
 class MaskedItemModel(Model):
     """BERT4Rec: maps item tokens, some of them masked, to the states at the masked ones.
 
-    A token 0 (PAD) inside a sequence is a masked item: the encoder, which looks both ways and reads
-    one item more than a history has, finds the learned vector of the mask there.
-
-    Source: Sun et al. 2019, https://arxiv.org/abs/1904.06690, without the projection and the biases
-    of its output layer.
+    A token 0 (PAD) inside a sequence is a masked item, where the encoder, which looks both ways,
+    finds a learned vector. Source: Sun et al. 2019, https://arxiv.org/abs/1904.06690, without the
+    projection and the biases of its output layer.
     """
 
     def __init__(self, num_items: int, embedding_dim: int, encoder: Encoder) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -126,19 +124,3 @@ def test_features_of_inputs_and_candidates_are_learned(
     assert own.is_sparse == isinstance(loss, SampledSoftmax)
     own = own.to_dense()
     assert (own != 0).any(dim=1).tolist() == [False, True, True, False, True]
-
-
-def test_more_items_than_rows() -> None:
-    """The table has rows for two items; the others are represented by their features only."""
-    known = features()
-    known.rows = torch.tensor([0, 1, 2, 0, 0])
-    model = build_model(NEXT_ITEM, 2, known).eval()
-    assert model.num_items == model.items.num_items == 4
-    assert model.items.weight.shape == (3, 8)
-    assert model.items.table().shape == (5, 8)
-    represented = model.head.represent_candidates(model.items.table())
-    lengths = torch.tensor([2])
-    last = model.encode_last(ModelInputs(torch.tensor([[3, 4]]), lengths))
-    scores = model.head.score_last(last, represented)
-    assert scores.shape == (1, 5)
-    assert math.isfinite(scores.sum().item())
