@@ -17,7 +17,6 @@ from recsys.data.database import check_memory
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors, features_of
 from recsys.data.histories import PAD, FeatureTable, Histories
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError
 from recsys.model.build import build_model
 from recsys.model.embeddings import (
     FeatureEmbeddings,
@@ -146,29 +145,15 @@ def grown_weights(
 
     Tokens are those that the items had there [I + 1], PAD for an item without a known row. The
     model is a new one of the I items, and not changed; the histories have its item tokens.
-
-    Raises:
-        InputError: a weight has another shape in the earlier model.
     """
-    tables, grown = item_tables(model), dict[str, Tensor]()
-    num_known = int(tokens.max(initial=PAD)) + 1
-    neighbours = None
+    tables, neighbours = item_tables(model), None
     if model.items.features is None and tables:
+        num_known = int(tokens.max(initial=PAD)) + 1
         neighbours = first_neighbours(histories, tokens, num_known)
-    for name, new in model.state_dict().items():
-        known = weights.get(name)
-        if known is None:
-            raise InputError(f"weight {name!r}: the model to start from has none")
-        fits = known.shape == new.shape
-        if name in tables:
-            fits = known.shape[1:] == new.shape[1:] and len(known) >= num_known
-        if not fits:
-            raise InputError(
-                f"weight {name!r} is {tuple(known.shape)} in the model to start from, but "
-                f"{tuple(new.shape)} here"
-            )
-        grown[name] = _grown_table(known, tokens, neighbours) if name in tables else known
-    return grown
+    return {
+        name: _grown_table(known, tokens, neighbours) if name in tables else known
+        for name, known in weights.items()
+    }
 
 
 def _grown_table(known: Tensor, tokens: NDArray[np.int32], neighbours: csr_array | None) -> Tensor:
