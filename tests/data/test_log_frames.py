@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -355,6 +356,21 @@ def test_paths_that_are_refused(tmp_path: Path) -> None:
         assert str(caught.value).startswith(f"{tmp_path / name}")
         assert says in str(caught.value)
         assert not (tmp_path / "out").exists()
+
+
+def test_damaged_parquet(tmp_path: Path) -> None:
+    """A file cut anywhere, or with any byte flipped, is read completely or refused in one line."""
+    path = tmp_path / "log.parquet"
+    LOG.write_parquet(path)
+    content = path.read_bytes()
+    for length in range(1, len(content), 97):
+        path.write_bytes(content[:length])
+        with pytest.raises(InputError, match=f"{path}: cannot be read as Parquet"):
+            prepare(path, out=tmp_path / "out")
+    for index in range(0, len(content), 61):
+        path.write_bytes(content[:index] + bytes([content[index] ^ 0xFF]) + content[index + 1 :])
+        with contextlib.suppress(InputError):  # no other exception
+            open_table(path).read()
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1250", "shift_jis"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,42 @@ def test_a_dataset_with_other_files_is_not_replaced(dataset: PreparedDataset) ->
     damage(dataset.path, "empty")
     with pytest.raises(InputError, match="left alone: .* not the manifest"):
         prepare(LOG, out=dataset.path)
+
+
+@pytest.mark.parametrize("content", [None, "other.txt", "manifest.json"])
+def test_something_else_is_left_alone(content: str | None, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    if content is None:
+        out.write_text("work")
+    else:
+        out.mkdir()
+        (out / content).write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="mine: exists and is left alone"):
+        prepare(LOG, out=out)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.fixture
+def readonly_folder() -> Iterator[Path]:
+    """Return a folder that the process may not write in, even if tests run as root."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65_534)
+        yield folder
+        if user == 0:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def test_a_folder_that_cannot_be_written(readonly_folder: Path) -> None:
+    out = readonly_folder / "deep" / "out"
+    with pytest.raises(InputError) as caught:
+        prepare(LOG, out=out)
+    assert str(caught.value) == f"{out}: cannot be written: Permission denied"
 
 
 def test_a_full_disk_leaves_the_old_dataset(
