@@ -353,11 +353,6 @@ class Encoders:
         return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
 
     @property
-    def reads_inputs(self) -> bool:
-        """Whether the model reads features of interactions or users."""
-        return bool(self._input_encoders)
-
-    @property
     def input_columns(self) -> list[str]:
         """The columns of interactions and users that the model reads, each once."""
         return list(dict.fromkeys(name for e in self._input_encoders for name in e.columns))
@@ -373,7 +368,7 @@ class Encoders:
 
     def read(self, dataset: PreparedDataset) -> PreparedDataset:
         """Return the dataset with the features that the model reads in its histories."""
-        if not self.reads_inputs:
+        if not self.input_columns:
             return dataset
         return replace(
             dataset,

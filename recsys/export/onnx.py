@@ -144,7 +144,7 @@ def _exportable(bundle: ModelBundle) -> Model:
         reason = "a sequence_to_sequence model generates step by step, which is no graph"
     elif isinstance(bundle.model, AveragedModel):
         reason = "it is a mean of models: export one that is trained by itself"
-    elif bundle.encoders.reads_inputs:
+    elif bundle.encoders.input_columns:
         columns = ", ".join(bundle.encoders.input_columns)
         reason = f"the model reads features of interactions or users ({columns})"
     if reason is not None:

@@ -81,7 +81,7 @@ class Catalogue:
         encoders, dim = self.encoders, config.embedding_dim
         has_ids = not isinstance(config, FeatureReaderConfig) or config.item_ids
         inputs = features = None
-        if encoders.reads_inputs:
+        if encoders.input_columns:
             inputs = FeatureEmbeddings(*encoders.input_sizes, dim)
         if encoders.items is not None and self.features is not None:
             values = self.features.categories, self.features.shares, self.features.numbers

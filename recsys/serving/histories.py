@@ -213,7 +213,7 @@ class HistoryReader:
         times: Times | None,
     ) -> UserHistories:
         items, offsets = joined_lists(keys, lists, "history", "histories")
-        if self.encoders.reads_inputs and (len(items) or users is None):
+        if self.encoders.input_columns and (len(items) or users is None):
             raise InputError(
                 f"histories: the model reads {', '.join(self.encoders.input_columns)} too, and "
                 "lists of items do not hold that: give a log with these columns"
