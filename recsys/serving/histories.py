@@ -154,13 +154,11 @@ class HistoryReader:
         moments = at if isinstance(at, list) else [at] * len(lengths)
         known = {moment: time_on_scale(moment, self.newest, "at") for moment in set(moments)}
         requested = np.array([known[moment] for moment in moments], dtype=np.int64)
-        nonempty = np.flatnonzero(lengths)
-        latest = times[read.histories.offsets[nonempty + 1] - 1]
-        for row in np.flatnonzero(latest > requested[nonempty])[:1]:
-            user = int(nonempty[row])
+        latest = np.append(times, 0)[read.histories.offsets[1:] - 1]
+        for user in np.flatnonzero((lengths > 0) & (latest > requested))[:1].tolist():
             raise InputError(
                 f"at={moments[user]!r}: must not be before the last item of user "
-                f"{read.user_ids[user]!r}, at {latest[row]}"
+                f"{read.user_ids[user]!r}, at {latest[user]}"
             )
         return replace(read, histories=replace(read.histories, request_times=requested))
 

@@ -1,12 +1,8 @@
-"""A bundle as a function from a frame of histories to a frame of answers, as MLflow loads it.
-
-MLflow imports this module by name where a logged model is served. It imports neither MLflow nor
-anything else that scoring does not need.
-"""
+"""A bundle as a function from a frame of histories to one of answers; MLflow loads it by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -53,19 +49,25 @@ class HistoryModel:
         if unknown := sorted(given.keys() - {*PARAMS}):
             raise InputError(f"params: {unknown[0]!r} is none of {', '.join(PARAMS)}")
         at = given.pop("at", None)
-        candidates = _lists(frame, CANDIDATES)
-        scored = [row for row, items in enumerate(candidates) if items is not None]
-        others = [row for row, items in enumerate(candidates) if items is None]
+        items, times, candidates = (_lists(frame, name) for name in (ITEMS, TIMES, CANDIDATES))
+
+        def read(rows: list[int]) -> UserHistories:
+            """Read the histories of some rows, whose numbers are the ids of the users."""
+            lists = {row: items[row] or [] for row in rows}
+            own = [times[row] for row in rows] if TIMES in frame.columns else None
+            return self.recommender.read_histories(lists, times=own)
+
+        scored = {row: ids for row, ids in enumerate(candidates) if ids is not None}
+        others = [row for row, ids in enumerate(candidates) if ids is None]
         answers = []
         if scored:
-            lists = {row: candidates[row] or [] for row in scored}
-            ids = id_series(chain.from_iterable(lists.values()), CANDIDATES)
+            ids = id_series(chain.from_iterable(scored.values()), CANDIDATES)
             is_known = self.recommender.bundle.vocabulary.encode(ids).any()
-            queries = self._read(frame, scored)
-            pairs = self.recommender.score(queries, lists if is_known else (), at=at)
+            queries = read([*scored])
+            pairs = self.recommender.score(queries, scored if is_known else (), at=at)
             answers.append(_by_row(queries, pairs))
         if others or not scored:
-            queries = self._read(frame, others)
+            queries = read(others)
             best = self.recommender.recommend(queries, at=at, **given)
             answers.append(_by_row(queries, best))
         rows = pl.concat(answers, how="vertical_relaxed").sort(USER).drop(USER)
@@ -81,16 +83,9 @@ class HistoryModel:
             answer = answer.with_columns(frame[USER]).select(USER, *rows.columns)
         return answer.to_native()
 
-    def _read(self, frame: nw.DataFrame[Any], rows: Sequence[int]) -> UserHistories:
-        """Read the histories of some rows, whose numbers are the ids of the users."""
-        items, times = _lists(frame, ITEMS), _lists(frame, TIMES)
-        lists = {row: items[row] or [] for row in rows}
-        given = [times[row] for row in rows] if TIMES in frame.columns else None
-        return self.recommender.read_histories(lists, times=given)
-
 
 def _by_row(queries: UserHistories, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Gather the items and scores of each user in lists; empty ones of a user without."""
+    """Gather the items and scores of each user in lists."""
     lists = pairs.group_by(USER, maintain_order=True).agg(
         "item_id", pl.col("score").cast(pl.Float64)
     )
@@ -117,10 +112,10 @@ def _lists(frame: nw.DataFrame[Any], name: str) -> list[list[Any] | None]:
 
 
 def _is_given(value: object) -> bool:
-    """Return whether a parameter is neither None nor an empty list, the default of lists."""
+    """Return whether a parameter is neither None nor an empty list, the defaults."""
     return value is not None and not (isinstance(value, list | np.ndarray) and not len(value))
 
 
 def _load_pyfunc(path: str) -> HistoryModel:
-    """Open the bundle of a logged model; MLflow calls it by this name."""
+    """Open the bundle of a logged model for MLflow."""
     return HistoryModel(Recommender.load(path))
