@@ -37,11 +37,10 @@ def demo(experiment: Experiment, console: Console) -> None:
         f"{log['user_id'].n_unique():,} customers, {shop.products.height:,} products, "
         f"{log.height:,} purchases. {len(shop.rules)} planted rules caused "
         f"{shop.truth.height / log.height:.0%} of the purchases. Some of them:",
-        highlight=False,
     )
     for rule in shop.rules[:4]:
         causes = " and ".join(names[cause] for cause in rule.causes)
-        console.print(f"  {causes} → {names[rule.effect]}", highlight=False)
+        console.print(f"  {causes} → {names[rule.effect]}")
     dataset = prepare("shop", experiment.data, Path("data") / "shop")
 
     baselines = baselines_of(experiment, dataset)
@@ -69,7 +68,6 @@ def demo(experiment: Experiment, console: Console) -> None:
     console.print(
         f"All runs, metrics and pictures:\n{mlflow_link(experiment.tracking)}\nMore for a customer:"
         f"\n  recsys recommend {attention.bundle} --user C00001 --data {dataset.path} -k 5",
-        highlight=False,
         soft_wrap=True,
     )
 
@@ -101,13 +99,12 @@ def _show_rules(
         rules = rule_recovery(shop, best_items(model))
         missed = ", ".join(rules.filter(~pl.col("recovered"))["rule"])
         line = f"{name}: {rules['recovered'].sum()} of {rules.height} rules"
-        console.print(line + (f"; missed: {missed}" if missed else ""), highlight=False)
+        console.print(line + (f"; missed: {missed}" if missed else ""))
     cases = explanation_accuracy(shop, shares(attention), max_cases=300)
     first, chance = cases.select("cause_first", "chance").mean().row(0)
     console.print(
         f"Of {cases.height} planted purchases, {first:.0%} are explained by a true cause first "
         f"(by chance: {chance:.0%}).",
-        highlight=False,
     )
 
 

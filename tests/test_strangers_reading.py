@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,6 @@ ROWS = [
 ]
 USERS, ITEMS = [7, 8], [30, 20, 30, 20, 40, 30, 40, 30]
 """The users, and the items of each, oldest first."""
-Made = dict[str, Any]
-"""What `recsys.prepare` is given."""
-
-
-def lines(text: str, name: str = "log.csv", **words: Any) -> Callable[[Path], Made]:
-    def write(folder: Path) -> Made:
-        (folder / name).write_text(text)
-        return {"source": str(folder / name), **words}
-
-    return write
 
 
 def rows(form: str) -> str:
@@ -39,41 +28,44 @@ def rows(form: str) -> str:
     return "".join(f"{form.format(*row)}\n" for row in reversed(ROWS))
 
 
-def atomic_folder(folder: Path) -> Made:
-    lines("user_id:token\titem_id:token\ttimestamp:float\n" + rows("{}\t{}\t{}"), "x.inter")(folder)
-    lines("item_id:token\tgenre:token_seq\n30\tDrama Comedy\n", "x.item")(folder)
-    return {"source": str(folder), "items": str(folder / "x.item")}
-
-
-def several_forms(folder: Path) -> Made:
-    """Files with other columns, delimiters and line ends between those of one form."""
-    (folder / "log").mkdir()
-    for number, (user, item, time) in enumerate(reversed(ROWS)):
-        text = f"user,item,time\n{user},{item},{time}\n"
-        if number == 2:
-            text = f"time;user;item;more\r\n{time};{user};{item};x"
-        (folder / "log" / f"{number}.csv").write_text(text)
-    return {"source": str(folder / "log")}
-
-
 WIDE = [f"feature_{number}" for number in range(2_000)]
 ORDERED = "user,item,rating\n" + "".join(f"{user},{item},3\n" for user, item, _ in ROWS)
-READ: dict[str, Callable[[Path], Made]] = {
-    "RecBole: a folder": atomic_folder,
-    "2,003 columns": lines(
-        ",".join(["user", "item", "time", *WIDE]) + "\n" + rows("{},{},{}" + ",1" * len(WIDE))
+SEVERAL = {f"{n}.csv": "user,item,time\n{},{},{}\n".format(*row) for n, row in enumerate(ROWS)}
+SEVERAL["2.csv"] = "time;user;item;more\r\n{2};{0};{1};x".format(*ROWS[2])
+FORMS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "RecBole: a folder": (
+        {
+            "x.inter": "user_id:token\titem_id:token\ttimestamp:float\n" + rows("{}\t{}\t{}"),
+            "x.item": "item_id:token\tgenre:token_seq\n30\tDrama Comedy\n",
+        },
+        {"items": "log/x.item"},
     ),
-    "files of several forms": several_forms,
-    "the order of the rows": lines(ORDERED, time="row-order"),
-    "blank lines and other rows in between": lines(
-        ORDERED.replace("\n7", "\n\n9,1,0\n7"), time="row-order", where="rating > 0"
+    "2,003 columns": (
+        {
+            "a.csv": ",".join(["user", "item", "time", *WIDE])
+            + "\n"
+            + rows("{},{},{}" + ",1" * 2_000)
+        },
+        {},
+    ),
+    "files of other columns, delimiters and line ends": (SEVERAL, {}),
+    "the order of the rows": ({"a.csv": ORDERED}, {"time": "row-order"}),
+    "blank lines and other rows in between": (
+        {"a.csv": ORDERED.replace("\n7", "\n\n9,1,0\n7")},
+        {"time": "row-order", "where": "rating > 0"},
     ),
 }
 
 
-@pytest.mark.parametrize("write", READ.values(), ids=READ)
-def test_read_as_what_they_are(write: Callable[[Path], Made], tmp_path: Path) -> None:
-    dataset = recsys.prepare(out=tmp_path / "out", **write(tmp_path))
+@pytest.mark.parametrize(("files", "words"), FORMS.values(), ids=FORMS)
+def test_read_as_what_they_are(
+    files: dict[str, str], words: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log").mkdir()
+    for name, text in files.items():
+        Path("log", name).write_text(text)
+    dataset = recsys.prepare("log", out="out", **words)
     assert dataset.user_ids.to_list() == USERS
     assert dataset.item_table["item_id"].gather(dataset.items - 1).to_list() == ITEMS
 
@@ -86,8 +78,6 @@ def log(**columns: Any) -> pl.DataFrame:
 
 
 NO_TIME = log().drop("time")
-
-
 TWICE = pl.concat([log(), log()])
 SOME_TWICE = pl.concat([log(), log().filter(pl.col("time").is_in([5, 10, 11, 30]))])
 """Of user 100 the last row, of user 101 the last two, and one that is not held out."""

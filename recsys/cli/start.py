@@ -141,7 +141,7 @@ def run_demo(
     """
     from recsys.demo import demo
 
-    demo(read_experiment(config, overrides, uri), Console())
+    demo(read_experiment(config, overrides, uri), Console(highlight=False))
 
 
 @command("configs", "Start here")
