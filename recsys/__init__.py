@@ -19,8 +19,7 @@ When the log has grown, start from the model that is there, or only add the new 
     run = recsys.train(None, data, start=run.bundle)
     model = recsys.extend(run.bundle, data, "extended")
 
-What a loaded model does needs only the core dependencies; ``fit``, ``train`` and ``compare`` need
-the extra ``train``.
+``fit``, ``train`` and ``compare`` need the extra ``train``.
 """
 
 from __future__ import annotations
@@ -82,12 +81,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: torch and MLflow take seconds, `recsys --help` neither.
-
-    Raises:
-        AttributeError: the package has no such name.
-        ModuleNotFoundError: the name needs an extra that is not installed.
-    """
+    """Import a public name on first use: torch and MLflow take seconds, `recsys --help` neither."""
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'recsys' has no attribute {name!r}")

@@ -94,10 +94,7 @@ SPARK_SETTINGS = {
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_timed(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Settle ``training.precision: auto`` as float32 on every machine; see test_precision.py.
-
-    Benchmarks measure it as users do.
-    """
+    """Settle ``training.precision: auto`` as float32; benchmarks measure it as users do."""
     with pytest.MonkeyPatch.context() as patch:
         if "benchmark" not in str(pytestconfig.getoption("-m")):
             patch.setattr("recsys.training.device.bf16_share", lambda *_: 1.0)
@@ -106,10 +103,7 @@ def _nothing_is_timed(pytestconfig: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _tables_are_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Copy the empty MLflow store, whose migrations take seconds, wherever one is made anew.
-
-    Processes that tests start make their own.
-    """
+    """Copy the empty MLflow store, whose migrations take seconds, wherever one is made anew."""
     store = tmp_path_factory.mktemp("store") / "mlflow.db"
 
     def copy_tables(file: Path) -> None:
@@ -139,10 +133,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a test with its fixtures; hide the GPU unless it is marked as one that needs it.
-
-    Whatever was selected: what other tests expect was computed on a CPU.
-    """
+    """Hide the GPU from tests that are not marked: what they expect was computed on a CPU."""
     if item.get_closest_marker("gpu") or item.get_closest_marker("benchmark"):
         return (yield)
     with no_gpu():
@@ -150,10 +141,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark notebooks as slow; skip benchmarks and soaks unless the command line names their mark.
-
-    Benchmarks take long and judge the machine as much as the code.
-    """
+    """Mark notebooks as slow; skip benchmarks and soaks unless their mark is asked for."""
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker("slow")
@@ -304,21 +292,14 @@ _HEIGHT = 4_000
 class Sight:
     """What a browser saw of a page."""
 
-    width: int
-    """The width of the page's window in pixels."""
-    needed: int
-    """The width that the page needs; it scrolls sideways if that is more."""
+    width: int  # of the page's window, in pixels
+    needed: int  # the page scrolls sideways if that is more
     dark: bool
-    crossing: list[str]
-    """Pairs of words of one picture that overlap."""
-    outside: list[str]
-    """Words that stick out of their picture."""
-    links: int
-    """The number of elements that load something."""
+    crossing: list[str]  # pairs of words of one picture that overlap
+    outside: list[str]  # words that stick out of their picture
+    links: int  # elements that load something
     console: list[str]
-    """What the console says."""
-    pixels: np.ndarray
-    """The page as a picture [height, width, 3], 0 to 1."""
+    pixels: np.ndarray  # [height, width, 3], 0 to 1
 
     def check(self, width: int, dark: bool) -> None:
         """Check that the page fits, has its colours, loads nothing, and that charts are legible."""
@@ -352,7 +333,6 @@ def look(tmp_path: Path) -> Look:
         frame, picture = folder / "frame.html", folder / "page.png"
         frame.write_text(_FRAME.format(width=width, height=_HEIGHT), encoding="utf-8")
         words = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        words += ["--disable-background-networking", "--disable-component-update"]
         words += ["--hide-scrollbars", "--enable-logging=stderr", "--virtual-time-budget=3000"]
         words += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
         words += [f"--user-data-dir={folder / 'profile'}"]

@@ -138,10 +138,7 @@ class Found:
     leaders: float
     followers: float
     chance: float
-    """What guesses exceed once in a million times.
-
-    As if each walk had a single user: what a scorer guesses for one, it may guess for all.
-    """
+    """What guesses exceed once in a million times, as if each walk had a single user."""
 
     @classmethod
     def of(cls, ranks: RankTable, dataset: PreparedDataset) -> Found:
@@ -237,7 +234,6 @@ def test_what_validation_targets_tell_is_known_on_test_after_a_refit_alone(
 def test_validation_figures_are_of_what_has_seen_no_validation_target(
     found: Findings, name: str
 ) -> None:
-    """Those of a run with a refit are taken before it, the weights of the counts too."""
     for entry in ("plain", "refit"):
         valid = found[entry, name, "valid"]
         assert valid.leaders <= valid.chance
@@ -262,7 +258,6 @@ def test_counts_are_weighed_as_if_there_were_no_refit(
 def test_a_search_is_judged_on_validation_and_knows_no_validation_target(
     dataset: PreparedDataset, tracking: TrackingConfig
 ) -> None:
-    """On test its trials, which are not refitted, would find nothing; leaking ones find all."""
     search = Search.model_validate(
         {"space": {"training.learning_rate": {"choices": [0.05]}}, "trials": 1}
     )
@@ -276,7 +271,6 @@ def test_a_search_is_judged_on_validation_and_knows_no_validation_target(
 
 @pytest.fixture(scope="module")
 def fold_datasets(tmp_path_factory: pytest.TempPathFactory) -> list[PreparedDataset]:
-    """The second fold begins where the first one's test part ends; all are a step further on."""
     folder = tmp_path_factory.mktemp("folds")
     make_log().write_csv(folder / "log.csv")
     split = Backtest(cuts=(TEST, TEST + 1), valid_fraction=0.1)

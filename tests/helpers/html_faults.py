@@ -17,7 +17,6 @@ class _Checker(HTMLParser):
         self.ids: set[str] = set()
         self.open: list[str] = []
         self.level = 0
-        self.last_of_list = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found, name = dict(attrs), f"<{tag}> in line {self.getpos()[0]}"
@@ -36,10 +35,6 @@ class _Checker(HTMLParser):
             if int(tag[1]) > self.level + 1:
                 self.faults.append(f"{name}: follows a heading of level {self.level}")
             self.level = int(tag[1])
-        if tag == "dd" and self.last_of_list not in {"dt", "dd"}:
-            self.faults.append(f"{name}: comes before its <dt>")
-        if tag in {"dt", "dd", "dl", "div"}:
-            self.last_of_list = tag
 
     def _check_names(self, tag: str, name: str, found: dict[str, str | None]) -> None:
         named = found.get("role") == "img" and found.get("aria-label")
@@ -49,8 +44,6 @@ class _Checker(HTMLParser):
             self.faults.append(f"{name}: has no scope")
         if found.get("tabindex") and not found.get("aria-label"):
             self.faults.append(f"{name}: can be focused and has no name")
-        if "title" in found:
-            self.faults.append(f"{name}: its title is for pointers only")
         if tag == "script" or any(key == "style" or key.startswith("on") for key in found):
             self.faults.append(f"{name}: a strict policy forbids scripts and styles of elements")
         for key in ("src", "href", "xlink:href"):
