@@ -56,11 +56,7 @@ class Candidates:
 def choose_candidates(
     config: EvaluationConfig, dataset: PreparedDataset, part: Part, holdout: Holdout
 ) -> Candidates | None:
-    """Return the candidates of a part's targets that a config chooses; None for all items.
-
-    Raises:
-        InputError: see `read_candidates`.
-    """
+    """Return the candidates of a part's targets that a config chooses; None for all items."""
     chosen = config.candidates
     if isinstance(chosen, AllItems):
         return None

@@ -141,12 +141,8 @@ def summarise(
 ) -> dict[str, Interval]:
     """Average metrics over users, by name, with percentile-bootstrap intervals over the users.
 
-    One set of resamples and a fixed seed: the same ranks always give the same intervals. Args: see
-    `user_values`.
-
-    Raises:
-        InputError: there is no such metric.
-        ValueError: there are no ranks.
+    One set of resamples and a fixed seed: the same ranks always give the same intervals. A
+    ValueError if there are no ranks.
     """
     _, counts = np.unique(users, return_counts=True)
     if len(counts) == len(ranks):  # one target per user: users of equal rank form one group
@@ -181,10 +177,8 @@ def bootstrap_means(
     Resampling only changes how many fall into each group, and those numbers are multinomial: with
     groups, 35,000 users cost as much as their distinct ranks.
 
-    Values are M metrics in each of G groups [M, G], counts the observations in each group [G].
-
-    Raises:
-        ValueError: there are no observations.
+    Values are M metrics in each of G groups [M, G], counts the observations in each group [G]; a
+    ValueError if there are none.
     """
     total = int(counts.sum())
     if total == 0:
@@ -319,9 +313,6 @@ def is_per_user(metric: str) -> bool:
 
 def split_name(metric: str, kinds: Iterable[str]) -> tuple[str, int | None]:
     """Split a name into its kind, one of the given ones, and its cut-off; only mrr may lack one.
-
-    Raises:
-        InputError: there is no such metric.
 
     >>> split_name("next_recall_at_5", SOURCES), split_name("mrr", SOURCES)
     (('next_recall', 5), ('mrr', None))

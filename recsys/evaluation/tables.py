@@ -72,11 +72,7 @@ class SavedTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote.
-
-        Raises:
-            InputError: the file cannot be read, is damaged, or is another kind of table.
-        """
+        """Read what `save` wrote; an InputError if the file is damaged or another kind of table."""
         try:
             sealed = check_seal(Path(path))
             metadata = pl.read_parquet_metadata(Path(path))
@@ -129,11 +125,7 @@ class RankTable(SavedTable):
         return [name for name in self.frame.columns if name not in ("user", "target", "rank")]
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """Return one metric of every user [U], users ascending: the mean over the user's lists.
-
-        Raises:
-            InputError: there is no such metric.
-        """
+        """Return one metric of every user [U], users ascending: the mean over the user's lists."""
         ranks, users, lists = self._listed()
         return user_values(ranks, users, metric, lists)
 
@@ -160,10 +152,7 @@ class RankTable(SavedTable):
 def evaluate(
     scorer: Scorer, holdout: Holdout, part: Part, seen: Seen, candidates: Candidates | None = None
 ) -> RankTable:
-    """Rank every target of a holdout, over the full catalogue or among its candidates.
-
-    See `rank_targets`, and `recsys.evaluation.candidates` for choosing candidates.
-    """
+    """Rank every target of a holdout, over the full catalogue or among its candidates."""
     sets = None if candidates is None else candidates.sets
     histories, rows = holdout.histories, holdout.history_rows
     ranks = rank_targets(scorer, histories, holdout.targets, seen, sets, rows)
