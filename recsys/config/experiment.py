@@ -75,7 +75,7 @@ class TrainingConfig(Section):
     """Maximum number of epochs. By default more on a small log, as many as have 2,000 steps; then
     validate_every and patience grow with them, unless one of them is set."""
     epochs_per_pass: int = Field(1, ge=1, le=MAX_COUNT)
-    """Above 1, an epoch reads a random share of the histories; sequence_to_sequence always all."""
+    """Epochs in a pass over the histories, each of a random share (sequence_to_sequence: all)."""
     validate_every: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; the last epoch is always validated."""
     patience: int = Field(10, ge=1, le=MAX_COUNT)

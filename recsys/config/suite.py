@@ -22,6 +22,7 @@ class _Fields(Section):
     model: dict[str, Any] = Field(default_factory=dict)
     training: dict[str, Any] = Field(default_factory=dict)
     count_ensemble: dict[str, Any] | None = None
+    """``{}`` for one with the defaults."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
 
 
