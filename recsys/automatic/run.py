@@ -159,6 +159,7 @@ def _run(
     finished, reason = train_models(context, kinds)
     context.say("testing")
     if finished is None:
+        context.members = ()  # a mean that did not fit into the memory in the end
         answer = answer_with_baseline(context, state.baselines[0], protocol, reason)
     else:
         choices += [finished.averaging] if finished.averaging else []
