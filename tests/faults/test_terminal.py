@@ -18,6 +18,7 @@ from recsys.config import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.tracking.store import open_store
+from tests.faults.commands import start
 
 STEERING = "a\x1b[2J\x1b]0;owned\x07b\rc\nd"
 LOG = pl.DataFrame(
@@ -27,17 +28,6 @@ LOG = pl.DataFrame(
         "timestamp": range(8),
     }
 )
-
-
-def recsys(*words: str, home: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "recsys", *words],
-        cwd=home,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true", **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_no_id_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,8 +46,7 @@ def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> 
     where = TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db")
     open_store(where)
     (tmp_path / "mine.yaml").write_text("{name: mine, baseline: ease, evaluation: {seen: allow}}")
-    command = [sys.executable, "-m", "recsys", "train", "mine.yaml", "--data", "data"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = start(tmp_path, ["train", "mine.yaml", "--data", "data"])
     client = MlflowClient(where.absolute_uri)
     # With its settings: a run that is being created has nobody yet who would close it.
     while not (runs := client.search_runs(["1"])) or not runs[0].data.params:
@@ -65,7 +54,7 @@ def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> 
         time.sleep(0.05)
     time.sleep(1)  # then the baseline is being fitted, which takes seconds
     process.send_signal(signal.SIGTERM)
-    _, log = process.communicate(timeout=60)
+    log, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, log
     assert client.get_run(runs[0].info.run_id).info.status == "KILLED"
 
@@ -73,5 +62,6 @@ def test_a_sigterm_while_baselines_are_fitted_closes_the_run(tmp_path: Path) -> 
 def test_ctrl_c_while_the_commands_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = recsys("--help", home=tmp_path, PYTHONPATH=path)
+    words, environment = [sys.executable, "-m", "recsys"], os.environ | {"PYTHONPATH": path}
+    result = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (128 + signal.SIGINT, "", "")
