@@ -9,7 +9,7 @@ from pathlib import Path
 from recsys.errors import InputError, printable
 from recsys.evaluation.metrics import Interval
 from recsys.folders.atomic import new_folder
-from recsys.reports.charts import STYLES, Chart, ForestRow, Style, forest
+from recsys.reports.charts import STYLES, Chart, ForestRow, forest
 from recsys.reports.comparison import (
     HEADLINE,
     ComparedRun,
@@ -78,17 +78,12 @@ def _lead(comparison: Comparison) -> str:
     return f"{text}."
 
 
-def styled(comparison: Comparison) -> list[tuple[ComparedRun, Style]]:
-    """Return the runs in the order of merit, with the style that each has everywhere on a page."""
-    return list(zip(comparison.by_merit(), cycle(STYLES), strict=False))
-
-
 def forests(comparison: Comparison) -> list[Chart]:
     """Draw the headline metric of every run, and its difference to the first if it was tested."""
     metric, reference = title(comparison.headline), comparison.rows[0]
     line = comparison.headline_interval(reference).mean if len(comparison.rows) > 1 else None
     rows, differences = list[ForestRow](), list[ForestRow]()
-    for row, style in styled(comparison):
+    for row, style in zip(comparison.by_merit(), cycle(STYLES), strict=False):
         interval, is_reference = comparison.headline_interval(row), row is reference
         label = row.label + " · reference" * (is_reference and line is not None)
         rows.append(ForestRow(label, interval, with_interval(interval), style))

@@ -83,8 +83,7 @@ def make_shop(seed: int = 0, num_customers: int = 10_000, num_products: int = 1_
 def shuffled(shop: Shop, seed: int = 0) -> Shop:
     """Return the shop with the items of all purchases permuted at random.
 
-    Popularity, history lengths and timestamps remain; all relations between the items of a history
-    are destroyed. A model fitted to it and judged on the original shop should recover nothing.
+    Popularity, lengths and timestamps remain, and no relation between the items of a history.
     """
     items = shop.interactions["item_id"]
     permuted = items.gather(np.random.default_rng(seed).permutation(len(items)))
@@ -144,10 +143,7 @@ def _starts(lengths: Indices) -> Indices:
 
 
 def _times(lengths: Indices, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw the times of own choices, and of each customer's end, in seconds since opening [N + U].
-
-    Customers join in the first two thirds of the log; most stay to the end, others leave earlier.
-    """
+    """Draw the times of own choices, and of each customer's end, since opening in s [N + U]."""
     years = YEARS * _YEAR
     joined = rng.uniform(0, years * 2 / 3, len(lengths))
     stay = (years - joined) * np.minimum(rng.uniform(0.4, 2, len(lengths)), 1)

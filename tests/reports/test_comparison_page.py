@@ -19,7 +19,6 @@ from recsys.reports.comparison import Comparison, compare
 from recsys.reports.comparison_page import (
     comparison_latex,
     forests,
-    styled,
     write_comparison_report,
 )
 from recsys.tracking.store import open_store
@@ -96,7 +95,7 @@ def test_the_page_shows_everything(comparison: Comparison, folder: Path) -> None
 
 def test_rows_are_in_the_order_of_merit(comparison: Comparison, tracking: TrackingConfig) -> None:
     assert [row.name for row in comparison.rows] == ["popularity", "better", EVIL]
-    assert [row.name for row, _ in styled(comparison)] == ["better", "popularity", EVIL]
+    assert [row.name for row in comparison.by_merit()] == ["better", "popularity", EVIL]
     means, differences = forests(comparison)
     order = re.findall(r"<text.*>(better|pop.*)</text>", means.svg)
     assert order == ["better", "popularity · reference"]
