@@ -78,7 +78,7 @@ _NAMES: dict[Role, list[str]] = {
         fecha fechacompra;
         (?:{_EVENTS}|checkout)datetime (?:{_EVENTS}|{_ACTIONS})timestamp
         (?:{_ACTIONS}|checkin)time visitstarttime utctime lastwatchdt idate
-        (?:{_ACTIONS}|shop|sales?|payment|booking|posting|application)date;
+        (?:{_ACTIONS}|shop|sales?|payment|booking|posting|application)date when;
         timestampcreated (?:created?|creation)(?:time|date) created?(?:on|utc) createddateutc
         date(?:created|createdgmt|add) servertime collectortstamp (?:recorded|logged|received)at
         (?:order)?datekey erdat mylastupdated;

@@ -65,10 +65,11 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     if len(times) == _SAMPLE_ROWS and len(fitting_forms(times)) > 1:
         times = table.read([column], _MANY_ROWS)[column]
     if (form := sure_form(times)) is not None:
+        digits = form.replace("%", "").isalpha()  # such as %Y%m%d
+        numbers = f"; --time-format {TIME_IS_NUMBER} says that they are numbers" if digits else ""
         logger.info(
-            "%s: column %r has dates in the form %r, as with --time-format; --time-format %s says "
-            "that they are numbers",
-            *(table.origin, column, form, TIME_IS_NUMBER),
+            "%s: column %r has dates in the form %r, as with --time-format%s",
+            *(table.origin, column, form, numbers),
         )
     return columns, config.model_copy(update={"time_format": form})
 

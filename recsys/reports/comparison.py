@@ -344,7 +344,9 @@ def _protocol_in_words(run: EvaluatedRun) -> str:
     seen = {"filter": "seen items excluded", "allow": "seen items included"}[protocol.seen]
     candidates = candidates_in_words(protocol.candidates, protocol.num_items)
     text = f"{split}, {protocol.part} part, ranked over {candidates}, {seen}, "
-    text += f"ties against the target, {protocol.dropped:,} targets outside the catalogue dropped"
+    text += "ties against the target"
+    if protocol.dropped:
+        text += f", {protocol.dropped:,} targets outside the catalogue dropped"
     if protocol.without_history:
         text += f", {protocol.without_history:,} without a history dropped"
     return text
