@@ -146,7 +146,7 @@ def test_nothing_is_replaced_where_the_results_cannot_be(here: Path, log: pl.Dat
     ("words", "said"),
     [
         (("run", "purchases.csv", "--time-limit", "soon"), "time limit 'soon'"),
-        (("run", "purchases.csv", "--set", "model.dropout=0.1"), "only those of data can be set"),
+        (("run", "purchases.csv", "--set", "model.dropout=0.1"), "of a log, only settings of data"),
         (("run", "shop", "--time-limit", "5s"), "shop: is an experiment: change it with --set"),
         (("run", "shop", "--user", "customer"), "shop: is an experiment: change it with --set"),
         (("run", "purchases.csv", "--name", "my run"), "name"),

@@ -306,6 +306,7 @@ class Racer:
         if self.is_over(until):
             return
         context, interrupted, self._saved = self.context, False, time.monotonic()
+        started, before = time.monotonic(), self.seconds
 
         def record(epoch: int, metrics: dict[str, float]) -> bool:
             self._note(epoch, metrics)
@@ -322,6 +323,7 @@ class Racer:
             end = ": the best epoch before is used" if self.points else " drops out"
             logger.warning("%s%s: %s", self.name, end, error)
         self._save()
+        self.seconds = before + time.monotonic() - started  # with all that is no epoch
         if interrupted:
             raise KeyboardInterrupt
 

@@ -145,7 +145,10 @@ def _parameter(
 
 Set = Annotated[
     list[str] | None,
-    Option("--set", help="Override a setting, such as model.dropout=0.1; repeatable."),
+    Option(
+        "--set",
+        help="Override a setting: model.dropout=0.1, of a log data.k_core=true; repeatable.",
+    ),
 ]
 Uri = Annotated[
     str | None, Option("--tracking-uri", help="MLflow store or server; overrides the config.")

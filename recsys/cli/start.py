@@ -79,7 +79,9 @@ def run(
         _run_experiment(source, changes, fresh, uri)
         return
     if stray := [change for change in overrides or [] if not change.startswith("data.")]:
-        raise InputError(f"--set {stray[0]}: of a log, only those of data can be set")
+        raise InputError(
+            f"--set {stray[0]}: of a log, only settings of data: those of models follow from it"
+        )
     started = monotonic()  # before torch, Lightning and MLflow are loaded, which takes seconds
     from recsys.automatic.rules import Plan
     from recsys.automatic.run import fit_log, name_of
@@ -188,7 +190,7 @@ def prepare_data(
         if memory or experiment.data != DataConfig(source=source, encoding=log.encoding):
             raise InputError(
                 f"--append {append_to}: a dataset keeps its own settings: give only the log, "
-                "--encoding, --items and --users"
+                "--encoding, --items and --users, or prepare the whole log anew"
             )
         _append(source, append_to, items, users, log.encoding)
         return

@@ -65,7 +65,9 @@ def train_model(
 
     experiment = _experiment(config, overrides, uri, start, data)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
-        raise InputError(f"--set {stray[0]}: the dataset of --data has its own settings")
+        raise InputError(
+            f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
+        )
     experiment, dataset = prepared_for(experiment, data)
     run = fit(experiment, dataset, fresh=fresh)
     row: dict[str, object] = {"run": run.run_id, "bundle": str(run.bundle)}

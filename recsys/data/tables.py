@@ -278,17 +278,19 @@ def _as_utf8(
         sample = start.decode("utf-8", errors="replace").removeprefix("\ufeff")
         return file.path, sample.replace("\r\n", "\n").replace("\r", "\n"), file.compression
     for tried in [known] if known else ["utf-8-sig", encoding]:
-        sample = ""
+        sample, in_place = "", tried == "utf-8-sig"
         with (
             suppress(UnicodeDecodeError),
             pa.input_stream(str(file.path), compression=file.compression) as stream,
             io.TextIOWrapper(stream, tried) as lines,
-            decoded.open("w", encoding="utf-8", newline="\n") as written,
+            Path(os.devnull if in_place else decoded).open(
+                "w", encoding="utf-8", newline="\n"
+            ) as written,
         ):
             while block := lines.read(_BLOCK):
                 sample = sample or block[:_SAMPLE]
                 written.write(block)
-            return decoded, sample, None
+            return (file.path, sample, file.compression) if in_place else (decoded, sample, None)
     raise InputError(f"{place}: is neither UTF-8 nor {known or encoding} text")
 
 

@@ -72,7 +72,7 @@ def rank_targets(
     ranks = np.empty(len(targets), dtype=np.int64)
     for batch in user_batches(len(histories), scorer.num_items):
         scores = _scores(scorer, histories[batch])
-        _check_numbers(scorer, scores)
+        check_numbers(scorer, scores)
         first, last = np.searchsorted(rows, [batch.start, batch.stop])
         for start in range(first, last, len(scores)):  # no more rows at a time than were scored
             chunk = slice(start, min(last, start + len(scores)))
@@ -163,7 +163,7 @@ def best_of_blocks(scorer: Scorer, blocks: Iterable[Block], k: int, excluded: Ex
     best = tokens = torch.empty(0, 0)
     for start, groups in _groups(blocks, k, excluded):
         highest = groups.amax(2)
-        _check_numbers(scorer, highest)
+        check_numbers(scorer, highest)
         if not len(best):
             best = highest.new_full((len(highest), k), -math.inf)
             tokens = torch.full_like(best, PAD, dtype=torch.long)
@@ -213,7 +213,8 @@ def _scores(scorer: Scorer, histories: Histories) -> Tensor:
     return scores
 
 
-def _check_numbers(scorer: Scorer, scores: Tensor) -> None:
+def check_numbers(scorer: Scorer, scores: Tensor) -> None:
+    """Refuse scores one of which is not a number."""
     if scores.numel() and scores.amax().isnan():  # the largest of numbers one of which is NaN
         raise NotANumberError(f"{type(scorer).__name__}.score gave NaN: did its training diverge?")
 

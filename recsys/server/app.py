@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import PlainTextResponse
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
@@ -116,7 +115,9 @@ def _add_paths(app: FastAPI, service: Service, closed: list[Any]) -> None:
         service.check_running()
         return await alive()
 
-    @get("/metrics", dependencies=closed, response_class=PlainTextResponse)
+    text: dict[int | str, Any] = {200: {"content": {"text/plain": {}}}, **_PROBLEMS}
+
+    @get("/metrics", dependencies=closed, response_class=Response, responses=text)
     async def metrics() -> Response:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 

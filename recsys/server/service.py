@@ -84,7 +84,10 @@ class ServedModel:
 
     @classmethod
     def load(cls, settings: ServerSettings) -> ServedModel:
-        """Open the folders, and answer once, so that the first request is no slower than others."""
+        """Open the folders, and answer once: a model that cannot answer is refused here.
+
+        The first request is then no slower than others. Only a model of items alone is asked.
+        """
         state, states = state_of(settings), StateCache(settings.cache_bytes)
         folder = bundle_folder(settings.bundle, settings.tracking)
         bundle = replace(ModelBundle.open(folder), states=states)
@@ -95,9 +98,10 @@ class ServedModel:
         model = cls(Recommender(bundle, dataset, index=index), settings, state)
         if dataset is not None:
             model.recommender.reader.rows(dataset.user_ids[:1])
-        with suppress(InputError):  # of a model that reads more than items
-            model.recommender.recommend([bundle.vocabulary.ids[:1]], k=1, seen="allow")
-        states.hits = states.misses = 0  # nobody asked yet
+        if bundle.times == "none" and not bundle.encoders.input_columns:
+            item = bundle.vocabulary.ids[0]
+            model.answer([(RecommendRequest(history=[item], k=1, seen="allow"), None)])
+            states.hits = states.misses = 0  # nobody asked yet
         return model
 
     @property
@@ -298,8 +302,6 @@ class Service:
                     self._answer([job])
                 return
             results = [error]
-        # All at once, since each call wakes the event loop.
-        first.future.get_loop().call_soon_threadsafe(_settle, jobs, results)
         metrics, states, question = self.metrics, self.model.bundle.states, first.key[0]
         metrics.batches.labels(question).observe(len(jobs))
         metrics.model_seconds.labels(question).observe(time.monotonic() - began)
@@ -308,6 +310,8 @@ class Service:
             metrics.histories.labels("hit").inc(states.hits)
             metrics.histories.labels("miss").inc(states.misses)
             states.hits = states.misses = 0
+        # All at once, since each call wakes the event loop.
+        first.future.get_loop().call_soon_threadsafe(_settle, jobs, results)
 
     async def watch(self) -> None:
         """Look for a new model from time to time, until cancelled; the old one answers meanwhile.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -150,8 +149,9 @@ def name_columns(item_table: pl.DataFrame) -> list[str]:
     """
     columns = {plain_name(name): name for name in item_table.columns}
     exact = [columns[name] for name in ("name", "title") if name in columns]
-    kinds = re.compile("(item|prod|product|article|movie|book|song|track)(name|title)")
-    return exact or [columns[name] for name in columns if kinds.fullmatch(name)][:1]
+    kinds = ("item", "product", "prod", "article", "movie", "book", "song", "track")
+    names = [kind + word for kind in kinds for word in ("name", "title")]
+    return exact or [columns[name] for name in names if name in columns][:1]
 
 
 def model_scorer(

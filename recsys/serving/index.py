@@ -27,7 +27,7 @@ from recsys.folders.atomic import new_folder
 from recsys.folders.digests import file_sha256, tree_sha256
 from recsys.folders.manifest import FolderManifest
 from recsys.inference.model_scorer import ModelScorer, StateCache
-from recsys.inference.ranking import no_items, top_k
+from recsys.inference.ranking import check_numbers, no_items, top_k
 from recsys.inference.scorer import Scorer, Seen, TopItems
 from recsys.serving.bundle import ModelBundle, for_evaluation
 
@@ -38,7 +38,7 @@ _LISTS = "lists.safetensors"
 STATES = 64 << 20
 """Bytes of encoded histories that are kept from a search to the scoring of what it found."""
 _HISTORIES, _USERS = 500, 256
-"""Histories that the recall is measured on, and users who are searched for together."""
+"""Histories that lists are chosen for and measured on; users who are searched for together."""
 _QUERIES_PER_THREAD = 16
 """torch and faiss take the cores from each other: few queries are done before a second thread could
 help."""
@@ -122,6 +122,7 @@ def open_index(path: str | os.PathLike[str], bundle: ModelBundle) -> ItemIndex:
             and (*directions.shape[1:], *lists.shape) == (vectors.shape[1], len(vectors))
             and 0 <= lists.min() <= lists.max() < len(directions)
             and 1 <= manifest.probes <= len(directions)
+            and np.isfinite(directions).all()
         ):
             raise InputError(f"{folder / _LISTS}: does not fit the model; {manifest.remedy}")
         index = build_index(vectors, directions, lists)
@@ -163,6 +164,7 @@ class IndexedScorer:
             if len(rows := start + np.flatnonzero(full)):
                 found = np.sort(found[full], axis=1)  # equal scores in the order of their tokens
                 scores = self.ranker.score(histories.take(rows), found)
+                check_numbers(self.ranker, scores)
                 best, order = scores.sort(dim=1, descending=True, stable=True)
                 columns, width = order[:, :k].cpu().numpy(), min(k, count)
                 items[rows, :width] = np.take_along_axis(found, columns, axis=1)
@@ -222,7 +224,7 @@ def make_index(
     """Write an index of the items of a bundle, and return its sizes and its recall.
 
     As few lists are searched as find that share of the k best items, 10 or, for target attention,
-    200, after the histories before the test targets of the dataset.
+    200, after some histories before test targets of the dataset; the recall is that of others.
 
     Raises:
         InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; or
@@ -234,20 +236,24 @@ def make_index(
     request_time = bundle.experiment.evaluation.request_time
     holdout = find_holdout(for_evaluation(bundle, dataset, "test"), "test", request_time)
     rows = np.random.default_rng(0).permutation(np.flatnonzero(holdout.histories.lengths))
-    histories, seen = holdout.histories.take(rows[:_HISTORIES]), bundle.manifest.protocol.seen
-    best, _ = top_k(exact, histories, k, seen)
+    rows, seen = rows[:_HISTORIES], bundle.manifest.protocol.seen
+    halves = [holdout.histories.take(rows[start::2] if len(rows) > 1 else rows) for start in (0, 1)]
+    exact_lists = [top_k(exact, half, k, seen)[0] for half in halves]
     index = build_index(_vectors(exact))
 
-    def found(probes: int) -> float:
+    def found(half: int, probes: int) -> float:
         index.searched.nprobe = probes
-        items, _ = top_k(IndexedScorer(exact, exact, exact, index), histories, k, seen)
+        best = exact_lists[half]
+        items, _ = top_k(IndexedScorer(exact, exact, exact, index), halves[half], k, seen)
         both = (best[:, :, None] == items[:, None, :]).any(axis=2) & (best != PAD)
         return float(both.sum() / max(1, (best != PAD).sum()))
 
     size = index.searched.nlist
     choices = np.unique(np.geomspace(1, size, 40).round().astype(int)).tolist()
-    probes = choices[bisect_left(choices[:-1], True, key=lambda probes: found(probes) >= recall)]
-    facts = {"k": k, "recall": found(probes), "histories": len(histories)}
+    enough = bisect_left(choices[:-1], True, key=lambda some: found(0, some) >= recall)
+    probes = choices[enough]
+    facts = {"k": k, "recall": found(1, probes), "histories": len(halves[1])}
+    IndexManifest.previous(Path(out))
     with new_folder(Path(out)) as folder:
         directions = index.searched.quantizer.reconstruct_n(0, size)
         save_file({"directions": directions, "lists": index.lists}, folder / _LISTS)

@@ -107,7 +107,9 @@ def explanation_accuracy(
                 f"user {user}, purchase {position}: {item} was planted here, but the log has "
                 f"{histories[user][position]}; judge models of a shuffled shop on the true one"
             )
-        shares, true = np.asarray(explain(history, item)), np.isin(history, causes)
+        shares, true = np.asarray(explain(history, item), np.float64), np.isin(history, causes)
+        if shares.shape != (len(history),):
+            raise ValueError(f"explain: must return {len(history)} shares, not {shares.shape}")
         first = shares[true].max() > shares[~true].max(initial=-np.inf)
         rows.append((user, item, rule, bool(first), float(true.mean())))
     columns = ["user_id", "item_id", "rule", "cause_first", "chance"]

@@ -393,6 +393,8 @@ def test_another_encoding(encoding: str, tmp_path: Path) -> None:
     day = LOG.with_columns(pl.col("bought_at") + 99, sku=pl.lit("§6"))
     (tmp_path / "day.csv").write_bytes(day.write_csv().encode(encoding))
     assert "§6" in append(tmp_path / "day.csv", tmp_path / "a").item_table["item_id"]
+    (tmp_path / "lines.csv").write_bytes('a,b\r\n"é\r\nx",1\r\n'.encode())
+    assert read_table(tmp_path / "lines.csv", encoding=encoding)["a"].to_list() == ["é\r\nx"]
     plain = prepare(LOG, out=tmp_path / "plain")
     with pytest.raises(InputError, match="in line 2"):
         append(tmp_path / "day.csv", tmp_path / "plain")

@@ -105,6 +105,11 @@ def test_a_bundle_that_cannot_be_loaded_does_not_replace_the_model(
         assert server.get("/v1/recommend", ASKED) != expected
 
 
+def test_a_model_that_cannot_answer_is_not_served(bundle: Path) -> None:
+    with pytest.raises(InputError, match="retrieve"):
+        ServedModel.load(ServerSettings(bundle, retrieve=0))
+
+
 # --- A process of its own ------------------------------------------------------------------------
 
 

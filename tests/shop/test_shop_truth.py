@@ -67,6 +67,8 @@ def test_popularity_and_chance_are_not_credited(small: Shop) -> None:
     cases = explanation_accuracy(small, lambda history, _: rng.random(len(history)).tolist())
     accuracy, chance = cases["cause_first"].to_numpy().mean(), cases["chance"].to_numpy().mean()
     assert abs(accuracy - chance) < 0.06
+    with pytest.raises(ValueError, match="must return .* shares, not"):
+        explanation_accuracy(small, lambda history, _: [0.1] * (len(history) + 1))
 
 
 def test_a_rule_that_needs_only_one_cause_is_not_recovered(small: Shop) -> None:
