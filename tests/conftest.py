@@ -32,6 +32,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.tracking.store import write_tables
 from recsys.training.device import NO_CUBLAS_CONTEXT
+from tests.helpers.logs import log_of_columns, log_of_histories
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile(
@@ -166,10 +167,7 @@ PURCHASES = {
 
 @pytest.fixture(scope="session")
 def tiny_log() -> pl.DataFrame:
-    rows = [
-        (user, item, time) for user, items in PURCHASES.items() for time, item in enumerate(items)
-    ]
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    return log_of_histories(PURCHASES)
 
 
 @pytest.fixture(scope="session")
@@ -189,13 +187,7 @@ def chains(
     others = rng.random(tokens.shape) < noise
     tokens = np.where(others, rng.integers(items, size=tokens.shape), tokens)
     times = np.cumsum(rng.integers(1, 90_000, size=tokens.shape), axis=1)
-    return pl.DataFrame(
-        {
-            "user_id": np.repeat(np.arange(users), length),
-            "item_id": tokens.ravel(),
-            "timestamp": times.ravel(),
-        }
-    )
+    return log_of_columns(np.repeat(np.arange(users), length), tokens.ravel(), times.ravel())
 
 
 def tiny_experiment(head: TargetAttention | DotProduct) -> Experiment:
@@ -290,8 +282,6 @@ _HEIGHT = 4_000
 
 @dataclass(frozen=True)
 class Sight:
-    """What a browser saw of a page."""
-
     width: int  # of the page's window, in pixels
     needed: int  # the page scrolls sideways if that is more
     dark: bool

@@ -3,10 +3,8 @@
     python tests/mutants.py recsys/inference/ranking.py --number 40 --seed 1
 
 A mutant differs from the code in one place: < for <=, + for -, a constant one up or down, a ``not``
-or a ``.T`` less. It lives in a copy in a temporary folder: the working tree is never touched. One
-that survives is a place that could be otherwise and no test would say so, or one that makes no
-difference; which of the two is for the reader of the list to judge. (mutmut would run the whole
-suite first, which takes too long here; cosmic-ray changes the working tree.)
+or a ``.T`` less; it lives in a copy, in a temporary folder. One that survives is a place that no
+test sees, or makes no difference. (mutmut runs the whole suite first; cosmic-ray changes the tree.)
 """
 
 from __future__ import annotations
@@ -62,8 +60,6 @@ SWAPS |= {"&": "|", "0": "1", ".T": "", ".mT": ""}
 
 
 class Mutant(NamedTuple):
-    """A file with a fault in it."""
-
     file: Path
     content: str
     words: str
@@ -108,11 +104,7 @@ def named_tests(file: Path) -> list[str]:
 
 
 def survives(mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
-    """Whether the tests pass on a copy with the mutant in it; to hang is to be caught.
-
-    Raises:
-        RuntimeError: pytest found nothing to run.
-    """
+    """Whether the tests pass on a copy with the mutant in it; to hang is to be caught."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for part in ("recsys", "tests", "configs"):
             ignored = shutil.ignore_patterns("__pycache__")

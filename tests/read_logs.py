@@ -12,7 +12,6 @@ from recsys.data.tables import TableSource
 
 
 def read(source: TableSource | Path, config: DataConfig | None = None) -> Log:
-    """Read a log by its settings."""
     table, _, config = open_log(source, config or DataConfig(), None)
     columns, settled = settle(table, config)
     return read_log(table, settled, columns)
@@ -26,6 +25,5 @@ def read_plain(source: TableSource | Path, columns: Columns | None = None, **mor
 
 
 def filtered(log: Log, config: DataConfig) -> Log:
-    """Filter a log, and return it."""
     filter_log(log, config)
     return log

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from typer.testing import CliRunner
 
 import recsys
 from recsys import PreparedDataset
-from recsys.cli import app
+from tests.helpers.logs import log_of_histories
 
 if TYPE_CHECKING:
     from recsys.experiments.results import Run
@@ -34,10 +32,7 @@ evaluation: {{seen: allow, cutoffs: [3, 10]}}
 
 
 def _histories() -> dict[str, list[str]]:
-    """Users who mostly return to a few items of their own; some items are more popular.
-
-    Every eighth user ends with two purchases of an item that is new to them.
-    """
+    """Users mostly return to a few items; every eighth ends with two of an item new to them."""
     rng = np.random.default_rng(0)
     popularity = 1 / np.arange(2, len(ITEMS) + 2)
     popularity /= popularity.sum()
@@ -54,14 +49,9 @@ def _histories() -> dict[str, list[str]]:
 
 
 HISTORIES = _histories()
-LOG = pl.DataFrame(
-    [
-        (user, item, time, ACTIONS[(time + int(user[-1])) % len(ACTIONS)])
-        for user, items in HISTORIES.items()
-        for time, item in enumerate(items)
-    ],
-    schema=["user_id", "item_id", "timestamp", "action"],
-    orient="row",
+LOG = log_of_histories(HISTORIES)
+LOG = LOG.with_columns(
+    action=pl.Series(ACTIONS[(time + int(user[-1])) % len(ACTIONS)] for user, _, time in LOG.rows())
 )
 
 
@@ -79,10 +69,3 @@ def train(data: PreparedDataset, name: str, *overrides: str, **more: Any) -> Run
         out=folder / "runs" / name,
         **more,
     )
-
-
-def command(*words: object) -> Any:
-    """Return what a command prints with --json."""
-    result = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert result.exit_code == 0, result.output or result.exception
-    return json.loads(result.stdout)

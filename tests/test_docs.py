@@ -30,8 +30,6 @@ CAPTION = re.compile(r"^:caption: (?P<file>\S+)\n\n?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of a page."""
-
     info: str
     text: str
 
@@ -59,7 +57,6 @@ RUNNABLE = [page for page in PAGES if any(block.runs for block in blocks_of(page
 
 
 def run_page(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the blocks of a page one after the other in the current folder."""
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page):
         if caption := CAPTION.search(block.text):

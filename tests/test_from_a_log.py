@@ -11,14 +11,13 @@ from pathlib import Path
 import pandas as pd
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 import recsys
 from recsys.automatic.clock import Clock
-from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.shop.simulation import make_shop
+from tests.helpers.commands import run
 from tests.helpers.terminal import Terminal
 
 
@@ -117,11 +116,10 @@ def test_the_command_prints_what_it_chose_and_made(
     here: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="recsys")
-    words = ["run", "purchases.csv", "--time-limit", "5s", "--preset", "fast", "--name", "quick"]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    words = ["--time-limit", "5s", "--preset", "fast", "--name", "quick"]
+    printed = run("run", "purchases.csv", *words)
     for text in ("The answer is", "runs/quick/bundle", "runs/quick/report.html", "mlflow ui"):
-        assert text in result.stdout
+        assert text in printed
     assert not Path("runs/.quick.race").exists()
     repeats = r"evaluation\.seen: allow \([\d.]+% of the later interactions repeat an item"
     for reason in (repeats, r"model\.embedding_dim: \d+ \(.+ interactions\)"):

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,15 @@ from recsys.config import DataConfig
 from recsys.data.prepared import prepare
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
+from tests.faults import commands
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc"),
 ]
 
-ON_TWO_CORES = {
-    "OMP_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",  # a machine may have a single GPU
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
 KILLS = int(os.environ.get("KILLS", "5"))
 """Number of kills; 20 for the recorded result, and each takes seconds."""
-ALONE = [sys.executable, "-m", "recsys"]
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +67,14 @@ def write_config(
     (home / f"{name}.yaml").write_text(text)
 
 
-def start(home: Path, name: str, python: list[str]) -> subprocess.Popen[str]:
-    command = [*python, "train", f"{name}.yaml", "--data", "shop", "--json", "--verbose"]
-    return subprocess.Popen(
-        command,
-        cwd=home,
-        env=os.environ | ON_TWO_CORES,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start(home: Path, name: str) -> subprocess.Popen[str]:
+    words = ["train", f"{name}.yaml", "--data", "shop", "--json", "--verbose"]
+    return commands.start(home, words, stderr=subprocess.PIPE)
 
 
-def finish(home: Path, name: str, python: list[str] = ALONE) -> tuple[dict[str, Any], str]:
+def finish(home: Path, name: str) -> tuple[dict[str, Any], str]:
     """Return the row that the command prints, and its standard error."""
-    process = start(home, name, python)
+    process = start(home, name)
     out, log = process.communicate(timeout=300)
     assert process.returncode == 0, log
     (row,) = json.loads(out)
@@ -118,7 +104,7 @@ def test_kills_change_nothing(home: Path) -> None:
     chance = random.Random(0)  # noqa: S311 - no secret
     checkpoint, resumed = home / "runs" / "cut.checkpoint", 0
     for _ in range(KILLS):
-        process, began = start(home, "cut", ALONE), time.monotonic()
+        process, began = start(home, "cut"), time.monotonic()
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         while process.poll() is None and time.monotonic() - began < 60:
             moved = checkpoint.exists() and checkpoint.stat().st_mtime_ns != before
@@ -127,8 +113,7 @@ def test_kills_change_nothing(home: Path) -> None:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.3))
         resumed += checkpoint.exists()
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        commands.kill(process)
     assert resumed >= KILLS // 2
     row, log = finish(home, "cut")
     assert "from the checkpoint, after epoch" in log
@@ -145,7 +130,7 @@ def test_kills_change_nothing(home: Path) -> None:
 def test_a_sigterm_saves_a_checkpoint_between_two_steps(home: Path) -> None:
     """The checkpoint is of that moment, not of minutes before."""
     write_config(home, "terminated", dropout=0.3, epochs=400, minutes=60)
-    process, checkpoint = start(home, "terminated", ALONE), home / "runs" / "terminated.checkpoint"
+    process, checkpoint = start(home, "terminated"), home / "runs" / "terminated.checkpoint"
     while not checkpoint.exists():
         assert process.poll() is None
         time.sleep(0.05)

@@ -7,9 +7,8 @@ later. Nothing but the walk says which item follows which; the first item, f, is
     leader     f  q  d | e          | h
     follower      f  q | d          | e
 
-So nobody can know the leaders' targets without having been trained on them. The followers'
-validation targets are known from the leaders' training; their test targets from the leaders'
-validation targets alone, in which e is seen for the first time: with a refit, and not without.
+So only a leak tells the leaders' targets. The leaders' training tells the followers' validation
+targets; their validation targets, where e is new, tell the test targets: after a refit alone.
 """
 
 from __future__ import annotations
@@ -86,13 +85,7 @@ COUNTING = ("markov", "sequential_rules", "pctm", "item_knn", "ease", "matrix_fa
 
 
 def make_log(changed: int | None = None) -> pl.DataFrame:
-    """All walks, one step beyond the test part: another fold is tested there, on an item w.
-
-    The first item of a history is the h or the w of another walk: both are of the training part.
-
-    Args:
-        changed: a time at which everybody has the item of another walk instead.
-    """
+    """All walks, to the item w of another fold; at the time `changed` all have another's item."""
     rng = np.random.default_rng(0)
     rows = []
     for number in range(LEADERS + FOLLOWERS):
@@ -133,8 +126,6 @@ class Leaking(PreparedDataset):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Shares of targets that were found."""
-
     leaders: float
     followers: float
     chance: float

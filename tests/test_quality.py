@@ -1,7 +1,6 @@
 """Small seeded trainings reach what they reached: a model that loses a tenth is a fault.
 
-Processors and precisions round differently, which is worth up to two per cent here: the band is
-wider than that, and narrower than a tenth. (Another seed is worth up to seven per cent.)
+Other processors and precisions move a figure by up to two per cent, another seed by up to seven.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ def test_models_learn_the_simulated_shop(
 
 @pytest.fixture(scope="module")
 def movies(mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    """MovieLens-100K, whole."""
     names = ["user_id", "item_id", "rating", "timestamp"]
     log = pl.read_csv(mirror / "ml-100k.tsv", separator="\t", has_header=False, new_columns=names)
     return recsys.prepare(log, out=tmp_path_factory.mktemp("movies") / "data")

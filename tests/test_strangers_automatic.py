@@ -1,7 +1,4 @@
-"""What strangers met in automatic runs: minutes that train nothing, crashes, answers misnamed.
-
-All goes through the command line and the public functions.
-"""
+"""What strangers met in automatic runs: minutes that train nothing, crashes, answers misnamed."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page_of(name: str) -> str:
-    """Return the words of a run's page."""
     return unescape(Path(f"runs/{name}/report.html").read_text(encoding="utf-8"))
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import polars as pl
 import pytest
 import typer.main
-from typer.testing import CliRunner
 
 import recsys
 from recsys.cli import app, main
 from recsys.shop.simulation import make_shop
+from tests.helpers.commands import run
 
 Command = Callable[[str], str]
 
@@ -70,7 +70,7 @@ def test_each_option_has_a_help_each_command_verbose_and_recsys_a_version() -> N
     for name, command in commands.commands.items():
         assert all(parameter.help for parameter in command.params), name
         assert "--verbose" in {option for each in command.params for option in each.opts}, name
-    assert re.match(r"recsys \S+\n$", CliRunner().invoke(app, ["--version"]).output)
+    assert re.match(r"recsys \S+\n$", run("--version"))
 
 
 def test_verbose_adds_the_steps_to_the_log(command: Command) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 import recsys
-from recsys.cli import app
+from tests.helpers.commands import refused, run
 
 ROWS = [
     (user, item, 978_300_900 + number)
@@ -111,8 +110,8 @@ def test_the_automatic_run_drops_copies_where_most_rows_are(
     caplog.set_level("INFO")
     monkeypatch.chdir(tmp_path)
     table.write_csv("log.csv")
-    ended = CliRunner().invoke(app, ["run", "log.csv", "--tracking-uri", "sqlite:///.", *words])
-    assert "tracking.uri sqlite:///." in str(ended.exception)
+    ended = refused("run", "log.csv", "--tracking-uri", "sqlite:///.", *words)
+    assert "tracking.uri sqlite:///." in ended
     dataset = recsys.PreparedDataset.open("data/log")
     assert len(dataset.items) == interactions
     assert ("60 dropped (duplicates)" in caplog.text) == (interactions == 60)
@@ -120,7 +119,7 @@ def test_the_automatic_run_drops_copies_where_most_rows_are(
 
 def test_the_advice_of_the_audit_can_be_pasted(tmp_path: Path) -> None:
     recsys.prepare(SOME_TWICE, out=tmp_path / "data")
-    audited = CliRunner().invoke(app, ["audit", str(tmp_path / "data"), "--json"]).stdout
+    audited = run("audit", tmp_path / "data", "--json")
     assert "--set data.duplicates=drop_exact removes" in audited
     assert '"count": 2' in audited
 

@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 import recsys
-from recsys.cli import app
 from recsys.server.service import ServerSettings
+from tests.helpers.commands import run
+from tests.helpers.logs import log_of
 from tests.helpers.running_server import running
 from tests.helpers.server_process import ROOT, Process, wait_for
 
@@ -27,17 +26,15 @@ WEIGHTS = "weights.safetensors"
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model with target attention and counts, and one with dot products."""
     chance = random.Random(5)  # noqa: S311 - no secret
     rows = [
         (user, 1_000 + min(39, int(chance.expovariate(0.08))), 1_700_000_000 + 3_600 * step)
         for user in range(40)
         for step in range(chance.choice([3, 5, 20]))
     ]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("strangers"))
-        data = recsys.prepare(log, out="data")
+        data = recsys.prepare(log_of(rows), out="data")
         model = {"embedding_dim": 8, "max_sequence_length": 6, "feed_forward_dim": 16}
         training = {"max_epochs": 1, "batch_tokens": 512}
         neural = {"training": training, "evaluation": {"seen": "filter"}}
@@ -98,9 +95,7 @@ def test_workers_whose_parent_is_killed_while_they_load_leave_no_trace(
 def test_the_onnx_example_recommends_what_the_model_does(
     bundles: dict[str, Path], tmp_path: Path
 ) -> None:
-    words = ["export", bundles["dot"], "--out", tmp_path / "onnx"]
-    done = CliRunner().invoke(app, [*map(str, words)])
-    assert done.exit_code == 0, done.exception
+    run("export", bundles["dot"], "--out", tmp_path / "onnx")
     model = recsys.load(bundles["dot"])
     longer = [1_000 + number for number in (13, 19, 7, 17, 1, 6, 12, 4, 2, 3, 0, 11, 5, 15, 10)]
     nearly_all = [*range(1_000, 1_036)]

@@ -1,7 +1,4 @@
-"""Splits, appends, comparisons, refits, probabilities and answers, judged by hand.
-
-In each of them a small fault once went unnoticed.
-"""
+"""Splits, appends, comparisons, refits and answers in which faults once went unnoticed."""
 
 from __future__ import annotations
 
@@ -22,8 +19,10 @@ from scipy.special import logsumexp, softmax
 import recsys
 from recsys import PreparedDataset, Recommender
 from recsys.reports.statistics import paired_difference
+from tests.helpers.commands import run_json
+from tests.helpers.logs import log_of_histories
 from tests.helpers.server_process import Process, process
-from tests.small_models import ACTIONS, HISTORIES, ITEMS, LOG, WINDOW, command, train
+from tests.small_models import ACTIONS, HISTORIES, ITEMS, LOG, WINDOW, train
 
 if TYPE_CHECKING:
     from recsys.experiments.results import Run
@@ -62,14 +61,6 @@ def test_both_fractions_are_of_the_whole_log(tmp_path: Path, kind: str) -> None:
 # --- Growth --------------------------------------------------------------------------------------
 
 
-def purchases(histories: dict[str, str], time: int) -> pl.DataFrame:
-    """A log of items that are letters, from this time on."""
-    rows = [
-        (user, item, time + n) for user, items in histories.items() for n, item in enumerate(items)
-    ]
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-
-
 def items_of(data: PreparedDataset) -> dict[str, list[str | None]]:
     """The items of each user, oldest first; None for those outside the catalogue."""
     table = data.interaction_table.group_by("user_id", maintain_order=True).agg("item_id")
@@ -79,9 +70,9 @@ def items_of(data: PreparedDataset) -> dict[str, list[str | None]]:
 def test_items_outside_the_catalogue_keep_their_ids_when_logs_are_appended(tmp_path: Path) -> None:
     """Capital letters are test targets alone at first. New users sort before known ones."""
     logs = [
-        purchases({"dan": "abcZ", "eve": "bcaX", "fay": "cabY"}, time=0),
-        purchases({"ann": "abT", "dan": "aS", "fay": "bW"}, time=10),
-        purchases({"ann": "ca", "bob": "acR", "dan": "bc", "fay": "cQ"}, time=20),
+        log_of_histories({"dan": "abcZ", "eve": "bcaX", "fay": "cabY"}, start=0),
+        log_of_histories({"ann": "abT", "dan": "aS", "fay": "bW"}, start=10),
+        log_of_histories({"ann": "ca", "bob": "acR", "dan": "bc", "fay": "cQ"}, start=20),
     ]
     data = recsys.prepare(logs[0], out=tmp_path / "grown")
     assert items_of(data) == {"dan": [*"abc", None], "eve": [*"bca", None], "fay": [*"cab", None]}
@@ -113,7 +104,6 @@ def runs(data: PreparedDataset) -> dict[str, Run]:
 
 
 def ndcg(run: Run) -> NDArray[np.float64]:
-    """NDCG@10 of each user, who has one target."""
     ranks = pl.read_parquet(run.bundle.parent / "ranks_test.parquet")["rank"].to_numpy()
     return np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0)
 
@@ -134,7 +124,6 @@ def test_an_item_bought_for_validation_is_a_repeat_in_the_test(runs: dict[str, R
 
 @pytest.fixture(scope="module")
 def attention(data: PreparedDataset) -> Run:
-    """Target attention, seen items allowed."""
     return train(data, "attention")
 
 
@@ -173,7 +162,7 @@ def test_a_mean_is_validated_without_the_refit_of_its_members(data: PreparedData
         for refit in ("false", "true")
     )
     assert refitted.valid == mean.valid
-    measured = command("evaluate", mean.bundle, "--data", data.path, "--part", "valid")
+    measured = run_json("evaluate", mean.bundle, "--data", data.path, "--part", "valid")
     by_name = {row["metric"]: row["mean"] for row in measured}
     assert mean.valid["ndcg_at_10"].mean == pytest.approx(by_name["ndcg_at_10"])
     assert np.abs(scores_of(refitted.bundle) - scores_of(mean.bundle)).max() > 1e-3
@@ -250,7 +239,6 @@ def server(bundle: Path, other_data: PreparedDataset) -> Iterator[Process]:
 
 
 def log_of(items: list[str], actions: list[str] = ACTIONS) -> pl.DataFrame:
-    """The log of one user, who repeats these actions."""
     done = [actions[place % len(actions)] for place in range(len(items))]
     columns = {"user_id": "user", "item_id": items, "timestamp": range(len(items)), "action": done}
     return pl.DataFrame(columns)
@@ -267,7 +255,6 @@ def rows_of(log: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def by_item(answer: Any) -> dict[str, float]:
-    """The scores of an answer of either kind, by item."""
     rows = answer.to_dicts() if isinstance(answer, pl.DataFrame) else answer["items"]
     return {row["item_id"]: row["score"] for row in rows}
 

@@ -59,10 +59,7 @@ def share_of_own_category(
 
 @pytest.mark.slow
 def test_features_tell_what_ids_cannot() -> None:
-    """A quarter is chance: shuffled vectors and categories tell nothing of the new items.
-
-    Without features new items are negatives alone, and come after all others.
-    """
+    """A quarter is chance; without features new items are negatives alone, and come last."""
     rng = np.random.default_rng(0)
     vector, vectors = {"kind": "vector", "column": "told"}, directions(rng)
     assert share_of_own_category(vector, vectors) > 0.9

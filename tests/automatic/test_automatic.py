@@ -32,6 +32,7 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.inference.catalogue import Catalogue
 from recsys.training.module import TrainingModule
 from tests.conftest import chains
+from tests.helpers.logs import log_of_columns
 
 ITEMS = 40
 USUAL = LogFacts(3_000, 800_000, 900, repeat_share=0.0, has_times=True)
@@ -54,14 +55,8 @@ def kinds_of(facts: LogFacts, preset: Preset = "fast", seed: int = 0) -> list[Ki
 
 
 def test_facts_are_those_of_the_training_part(tmp_path: Path) -> None:
-    log = pl.DataFrame(
-        {
-            "user_id": ["a"] * 5 + ["b"] * 4,
-            #            ------ train ----- valid test
-            "item_id": ["x", "x", "y", "z", "z", "x", "y", "z", "x"],
-            "timestamp": [0, 0, 50, 51, 52, 5, 9, 10, 11],
-        }
-    )
+    times = [0, 0, 50, 51, 52, 5, 9, 10, 11]
+    log = log_of_columns([*"aaaaabbbb"], [*"xxyzzxyzx"], times)  # the last two of each are held out
     facts = LogFacts.of(prepare(log, out=tmp_path / "data"))
     assert (facts.items, facts.interactions) == (3, 5)
     assert facts.repeat_share == pytest.approx(1 / 3)  # x after x, of three later interactions
@@ -146,13 +141,9 @@ def buyers(users: int) -> pl.DataFrame:
     """Return users with two purchases each, at any time; the first tells the second."""
     rng = np.random.default_rng(0)
     first = rng.integers(0, 12, users)
-    return pl.DataFrame(
-        {
-            "user_id": np.repeat(np.arange(users), 2),
-            "item_id": np.stack([first, (first + 5) % 12], axis=1).ravel(),
-            "timestamp": np.sort(rng.integers(0, 10**7, (users, 2)), axis=1).ravel(),
-        }
-    )
+    items = np.stack([first, (first + 5) % 12], axis=1)
+    times = np.sort(rng.integers(0, 10**7, (users, 2)), axis=1)
+    return log_of_columns(np.repeat(np.arange(users), 2), items.ravel(), times.ravel())
 
 
 BY_DATE = GlobalTime()

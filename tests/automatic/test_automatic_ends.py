@@ -35,13 +35,10 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.training.loop import Fitted
 from tests.conftest import chains
+from tests.helpers.killed import Killed
 
 ITEMS = 40
 FAULT = IndexError("index 75 is out of bounds")
-
-
-class Killed(BaseException):
-    """A stand-in for kill -9."""
 
 
 @pytest.fixture(scope="module")

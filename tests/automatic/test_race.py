@@ -65,7 +65,6 @@ def start(
 
 @pytest.fixture(scope="module")
 def trained(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> Racer:
-    """A racer with five validations, of which the third is the best."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("race"))
         patch.setattr(device, "bf16_share", lambda *_: 0.4)
@@ -80,7 +79,6 @@ def trained(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def advance(racer: Racer, validations: int) -> None:
-    """Train on until there are so many validations."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Racer, "is_over", lambda racer, _: len(racer.points) >= validations)
         racer.train(0.0)

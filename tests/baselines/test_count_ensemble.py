@@ -29,6 +29,7 @@ from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.conftest import tiny_experiment, tiny_model
+from tests.helpers.logs import log_of_histories
 
 HISTORIES = Histories.from_lists([[1, 2, 3], [1, 2], [4, 1, 2], [2, 5]])
 SETTINGS = PCTMSettings(prior=0.5, recent_mass=1.0)
@@ -59,12 +60,7 @@ def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
 def logged(tmp_path: Path) -> Callable[[Histories], PreparedDataset]:
     def prepared(histories: Histories) -> PreparedDataset:
         lists = [histories[user : user + 1].items.tolist() for user in range(len(histories))]
-        rows = [
-            (user, item, time)
-            for user, items in enumerate(lists)
-            for time, item in enumerate([*items, 1, 1])  # two are held out
-        ]
-        log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+        log = log_of_histories({user: [*items, 1, 1] for user, items in enumerate(lists)})
         dataset = prepare(log, out=tmp_path / "data")
         assert np.array_equal(dataset.histories("valid").items, histories.items)
         return dataset

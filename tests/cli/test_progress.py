@@ -22,8 +22,6 @@ from recsys.training.epochs import MONITOR, Curve, ProgressLine
 
 
 class Recorded:
-    """A terminal that keeps every picture of the view."""
-
     def __init__(self, width: int, *, terminal: bool = True) -> None:
         self.file = io.StringIO()
         self.console = Console(

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.config import (
     DataConfig,
     DotProduct,
@@ -27,6 +24,7 @@ from recsys.config import (
     parse_experiment,
 )
 from recsys.errors import InputError
+from tests.helpers.commands import refused, run, run_json
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = [path for path in FOLDER.glob("*.yaml") if not path.stem.startswith(("suite", "tune"))]
@@ -192,15 +190,9 @@ def test_an_unknown_or_unreadable_config_is_answered_in_one_line(
 
 
 def test_the_command_lists_and_shows_presets() -> None:
-    def run(*words: str) -> str:
-        result = CliRunner().invoke(app, words, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    rows = {row["name"]: row for row in json.loads(run("configs", "--json"))}
+    rows = {row["name"]: row for row in run_json("configs")}
     assert rows.keys() == {path.stem for path in FOLDER.glob("*.yaml")}
     assert all(len(row["description"]) > 20 for row in rows.values())
     assert "ml-1m-factorisation-machine" in run("configs")  # not cut off
     assert run("configs", "ml-1m-sasrec") == (FOLDER / "ml-1m-sasrec.yaml").read_text()
-    with pytest.raises(InputError, match="did you mean 'ml-1m-hstu'"):
-        run("configs", "ml-1m-hst")
+    assert "did you mean 'ml-1m-hstu'" in refused("configs", "ml-1m-hst")

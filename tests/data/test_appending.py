@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner, Result
 
 import recsys
-from recsys.cli import app
 from recsys.config import Columns, DataConfig
 from recsys.data.appending import append, known_first
 from recsys.data.histories import PAD
@@ -22,6 +19,8 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
+from tests.helpers.commands import refused, run, run_json
+from tests.helpers.logs import log_of
 from tests.read_logs import filtered, read
 
 SPLITS: list[Any] = [
@@ -132,17 +131,9 @@ def test_every_setting_of_data_is_tried() -> None:
     assert tried | {"source", "header", "encoding"} == set(DataConfig.model_fields)
 
 
-OLD = pl.DataFrame(
-    [("a", 5, 10), ("a", 3, 20), ("a", 9, 30), ("b", 3, 10), ("b", 5, 25)],
-    schema=["user_id", "item_id", "timestamp"],
-    orient="row",
-)
+OLD = log_of([("a", 5, 10), ("a", 3, 20), ("a", 9, 30), ("b", 3, 10), ("b", 5, 25)])
 # Item 9 was a test target alone; a late row, a tie, a new item that sorts first, a new user.
-NEW = pl.DataFrame(
-    [("a", 9, 40), ("b", 5, 12), ("b", 1, 25), ("0", 3, 50), ("0", 5, 60)],
-    schema=["user_id", "item_id", "timestamp"],
-    orient="row",
-)
+NEW = log_of([("a", 9, 40), ("b", 5, 12), ("b", 1, 25), ("0", 3, 50), ("0", 5, 60)])
 
 
 @pytest.fixture
@@ -276,7 +267,7 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     prepare(tiny_log, out=tmp_path / "data")
     rows = [("zoe", "hat", 50), ("ann", "anorak", 60), ("ann", "boots", 61)]
     rows += [("abe", "socks", 62), ("abe", "hat", 63), ("abe", "boots", 64), ("zoe", "boots", 65)]
-    later = pl.DataFrame(rows, schema=tiny_log.columns, orient="row")
+    later = log_of(rows)
     grown = append(later, tmp_path / "data")
     users = ["abe", "ann", "zoe"]
     log = pl.concat([tiny_log, later]).filter(item_id=pl.col("item_id").replace("anorak", None))
@@ -286,19 +277,12 @@ def test_a_bundle_answers_on_the_dataset_that_has_grown(
     assert found.sort("user_id", "rank").equals(expected.sort("user_id", "rank"))
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def test_the_command(dataset: PreparedDataset, tmp_path: Path) -> None:
     NEW.write_csv(tmp_path / "new.csv")
-    shown = run("prepare", tmp_path / "new.csv", "--append", dataset.path, "--json")
-    assert shown.exit_code == 0, shown.output
-    (row,) = json.loads(shown.stdout)
+    words = ["prepare", tmp_path / "new.csv", "--append", dataset.path]
+    (row,) = run_json(*words)
     assert (row["appended_rows"], row["interactions"], row["items"]) == (5, 10, 3)
-    again = run("prepare", tmp_path / "new.csv", "--append", dataset.path)
-    assert again.exit_code == 0
-    assert "appended rows" not in again.stdout
+    assert "appended rows" not in run(*words)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +294,4 @@ def test_the_command(dataset: PreparedDataset, tmp_path: Path) -> None:
 )
 def test_other_options_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
     NEW.write_csv(tmp_path / "new.csv")
-    shown = run("prepare", tmp_path / "new.csv", *options)
-    assert isinstance(shown.exception, InputError)
-    assert words in str(shown.exception)
+    assert words in refused("prepare", tmp_path / "new.csv", *options)

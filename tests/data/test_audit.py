@@ -13,6 +13,7 @@ from recsys.config import DataConfig, GlobalTime, LeaveLastOut, Split, UserHoldo
 from recsys.data import audit as audit_module
 from recsys.data.audit import Finding, audit
 from recsys.data.prepared import prepare
+from tests.helpers.logs import log_of
 
 # The clean log has times 0 to 39 in training, 40 to 49 in validation and 50 to 59 in test.
 BY_TIME = GlobalTime(valid_from=40, test_from=50)
@@ -22,10 +23,9 @@ LAST = LeaveLastOut()
 
 def clean_log(users: int = 10) -> pl.DataFrame:
     """Return six interactions of each user with six of seven items, all at different times."""
-    rows = [
+    return log_of(
         (user, (user + step) % 7, 10 * step + user) for step in range(6) for user in range(users)
-    ]
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    )
 
 
 def audited(log: pl.DataFrame, folder: Path, seen: Any = "filter", **config: Any) -> dict[str, Any]:
@@ -38,8 +38,7 @@ def warnings(findings: dict[str, Finding]) -> list[str]:
 
 
 def with_rows(*rows: tuple[int, int, int]) -> pl.DataFrame:
-    log = clean_log()
-    return pl.concat([log, pl.DataFrame(rows, schema=log.schema, orient="row")])
+    return pl.concat([clean_log(), log_of(rows)])
 
 
 @pytest.mark.parametrize("config", [{}, {"split": LAST}, {"k_core": True}])

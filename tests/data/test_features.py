@@ -20,6 +20,7 @@ from recsys.data.appending import append
 from recsys.data.features import Encoders, FeatureEncoder, features_of
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
+from tests.helpers.logs import log_of_columns
 
 BRAND, PRICE = Feature(column="brand"), Feature(kind="number", column="price")
 TAGS = Feature(kind="categories", column="tags")
@@ -241,9 +242,7 @@ def test_vectors_are_of_items_only() -> None:
 
 # --- Tables of items and users --------------------------------------------------------------------
 
-LOG = pl.DataFrame(
-    {"user_id": [1, 1, 1, 2, 2, 2], "item_id": [5, 6, 5, 6, 5, 6], "timestamp": range(6)}
-)
+LOG = log_of_columns([1, 1, 1, 2, 2, 2], [5, 6, 5, 6, 5, 6], range(6))
 COLOURS = ["red", "blue"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from typer.testing import CliRunner
 
 from recsys.baselines.tuned import BASELINES
-from recsys.cli import app
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
+from tests.helpers.commands import refused, run_json
+from tests.helpers.logs import log_of_histories
 
 ITEMS = pl.DataFrame(
     {
@@ -36,7 +35,6 @@ HISTORIES: dict[str, list[str]] = {"ann": ["hat", "gloves"], "bob": ["socks"], "
 def bundle(
     tiny_bundle: ModelBundle, tiny_log: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory
 ) -> ModelBundle:
-    """The tiny bundle with more columns of its items."""
     folder = tmp_path_factory.mktemp("described")
     dataset = prepare(tiny_log, out=folder / "data", items=ITEMS)
     model, experiment = tiny_bundle.model, tiny_bundle.experiment
@@ -48,25 +46,9 @@ def recommender(bundle: ModelBundle) -> Recommender:
     return Recommender(bundle)
 
 
-def run(*arguments: object) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in (*arguments, "--json")])
-    assert result.exit_code == 0, result.output or result.exception
-    return json.loads(result.stdout)
-
-
-def refused(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert isinstance(result.exception, InputError), result.output
-    return str(result.exception)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    rows = [
-        (user, item, time) for user, items in HISTORIES.items() for time, item in enumerate(items)
-    ]
-    frame = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    frame.write_csv(tmp_path / "log.csv")
+    log_of_histories(HISTORIES).write_csv(tmp_path / "log.csv")
     return tmp_path / "log.csv"
 
 
@@ -117,7 +99,7 @@ def test_the_command_filters_by_condition_and_files(
     table = pl.DataFrame({"item_id": ["boots", "socks", "gloves"], "why": ["a", "b", "c"]})
     table.write_csv(tmp_path / "allow.csv")
     table.filter(item_id="gloves").write_parquet(tmp_path / "deny.parquet")
-    shown = run(
+    shown = run_json(
         *("recommend", recommender.bundle.path, log, "-k", 4, "--where", "price > 1"),
         *("--allow", tmp_path / "allow.csv", "--deny", tmp_path / "deny.parquet"),
     )
@@ -137,7 +119,7 @@ def test_caps_leave_the_best_items_of_each_value(recommender: Recommender, log: 
         left = best.filter(pl.col("item_id") != shoes[1])
         assert own["item_id"].to_list() == left["item_id"].to_list()
         assert own["rank"].to_list() == [1, 2, 3, 4]
-    shown = run("recommend", recommender.bundle.path, log, "-k", 5, "--at-most", "kind=1")
+    shown = run_json("recommend", recommender.bundle.path, log, "-k", 5, "--at-most", "kind=1")
     expected = recommender.recommend(pl.read_csv(log), k=5, at_most={"kind": 1})
     assert_frame_equal(pl.DataFrame(shown), expected, check_dtypes=False, abs_tol=1e-5)
     for value in ("kind", "kind=two"):
@@ -165,7 +147,7 @@ def test_diversity_follows_its_definition(recommender: Recommender, log: Path) -
         answer = recommender.recommend({user: history}, k=5, seen="allow", diversity=0.6)
         assert answer["item_id"].to_list() == chosen
         assert answer["score"].to_list() == pytest.approx([scores[item] for item in chosen])
-    shown = run("recommend", recommender.bundle.path, log, "-k", 3, "--diversity", 0.6)
+    shown = run_json("recommend", recommender.bundle.path, log, "-k", 3, "--diversity", 0.6)
     expected = recommender.recommend(pl.read_csv(log), k=3, diversity=0.6)
     assert_frame_equal(pl.DataFrame(shown), expected, check_dtypes=False, abs_tol=1e-5)
 
@@ -216,7 +198,7 @@ def test_the_command_writes_embeddings(recommender: Recommender, log: Path, tmp_
         matrix = np.array([row or missing for row in table["embedding"].to_list()], np.float32)
         for suffix in ("csv", "parquet"):
             out = tmp_path / f"vectors.{suffix}"
-            shown = run("embeddings", recommender.bundle.path, *given, "--out", out)
+            shown = run_json("embeddings", recommender.bundle.path, *given, "--out", out)
             assert shown == [{"file": str(out), "rows": len(table)}]
         assert_frame_equal(pl.read_parquet(tmp_path / "vectors.parquet"), table, abs_tol=1e-5)
         flat = pl.read_csv(tmp_path / "vectors.csv")
@@ -229,7 +211,7 @@ def test_the_command_writes_embeddings(recommender: Recommender, log: Path, tmp_
 
 
 def test_the_command_shows_similar_items(recommender: Recommender) -> None:
-    shown = run("similar", recommender.bundle.path, "hat", "-k", 2)
+    shown = run_json("similar", recommender.bundle.path, "hat", "-k", 2)
     expected = recommender.similar_items("hat", k=2)
     assert_frame_equal(pl.DataFrame(shown), expected, check_dtypes=False, abs_tol=1e-6)
     assert "'hats' is not in" in refused("similar", recommender.bundle.path, "hats")

@@ -29,13 +29,11 @@ def rows_of(log: Log) -> list[tuple[Any, ...]]:
 
 
 def times_of(values: list[Any] | pl.Series) -> list[int]:
-    """Return the stored timestamps of one user's rows, in order."""
     table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
     return [row[2] for row in rows_of(read_plain(table))]
 
 
 def items_of(values: list[Any]) -> list[int]:
-    """Return the positions of one user's rows, in the order of the log."""
     table = pl.DataFrame({"user_id": 1, "item_id": range(len(values)), "timestamp": values})
     return [row[1] for row in rows_of(read_plain(table))]
 

@@ -7,7 +7,6 @@ import weakref
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import gpu_memory
+from tests.helpers.logs import log_of_columns
 
 
 def test_the_limit_is_that_of_this_machine() -> None:
@@ -93,13 +93,7 @@ def test_item_embeddings_are_counted_before_they_are_made() -> None:
 def test_histories_that_advance_are_counted_first(tmp_path: Path) -> None:
     """One user's histories before each of 200,000 targets have 3e11 items."""
     rows = 2_000_000
-    log = pl.DataFrame(
-        {
-            "user_id": np.zeros(rows, int),
-            "item_id": np.arange(rows) % 50,
-            "timestamp": np.arange(rows),
-        }
-    )
+    log = log_of_columns(np.zeros(rows, int), np.arange(rows) % 50, np.arange(rows))
     split = {"kind": "global_time", "targets": "every", "history": "advancing"}
     config = DataConfig.model_validate({"split": split})
     dataset = prepare(log, config, tmp_path / "data")

@@ -12,24 +12,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 from recsys.config import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256
+from tests.helpers.logs import log_of, log_of_columns
 
 # Users a, b, c, d have 4, 3, 2 and 1 interactions. Items 8 and 9 occur only as test targets.
-LOG = pl.DataFrame(
+LOG = log_of(
     [
         *[("a", 5, 1), ("a", 3, 2), ("a", 5, 3), ("a", 9, 4)],
         *[("b", 3, 1), ("b", 7, 2), ("b", 3, 3)],
         *[("c", 7, 1), ("c", 8, 2)],
         ("d", 3, 1),
-    ],
-    schema=["user_id", "item_id", "timestamp"],
-    orient="row",
+    ]
 )
 
 
@@ -76,13 +74,8 @@ def test_a_dataset_is_reused_or_replaced(dataset: PreparedDataset) -> None:
 
 def test_the_fingerprint_is_stable(tmp_path: Path) -> None:
     """Runs are compared by their fingerprints, which change only with the format version."""
-    log = pl.DataFrame(
-        {
-            "user_id": [1, 1, 1, 1, 2, 2, 2, 3, 3, 4],
-            "item_id": list("abcaabdcde"),
-            "timestamp": [1, 1, 2, 3, 1, 2, 3, 4, 5, 6],
-        }
-    )
+    users, times = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4], [1, 1, 2, 3, 1, 2, 3, 4, 5, 6]
+    log = log_of_columns(users, list("abcaabdcde"), times)
     expected = "105dfcb3a38802b76739c2104eee47ccd6b8bdab7c9eea773bb263f3eb50f3fc"
     assert prepare(log, DataConfig(), tmp_path / "out").fingerprint == expected
 

@@ -18,6 +18,7 @@ from recsys.data.prepared import Vocabulary, prepare
 from recsys.errors import InputError
 from recsys.serving.candidates import read_candidates
 from recsys.serving.histories import HistoryReader, UserHistories
+from tests.helpers.logs import log_of_columns
 
 VIEWS = {"views": "event is null or event <> 'view'"}
 RULES = [*VIEWS.items(), ("no event", "event is not null"), ("returns", "quantity >= 1")]
@@ -156,14 +157,8 @@ def read(log: pl.DataFrame, **fields: Any) -> UserHistories:
 
 
 def test_views_are_no_purchases() -> None:
-    log = pl.DataFrame(
-        {
-            "user_id": [7, 7, 7, 5],
-            "item_id": ["a", "b", "c", "a"],
-            "timestamp": [1, 2, 3, 4],
-            "event": ["buy", "view", "buy", "view"],
-        }
-    )
+    log = log_of_columns([7, 7, 7, 5], ["a", "b", "c", "a"], [1, 2, 3, 4])
+    log = log.with_columns(event=pl.Series(["buy", "view"] * 2))
     found = read(log, where=VIEWS)
     assert found.user_ids.to_list() == [5, 7]
     assert found.histories.offsets.tolist() == [0, 0, 2]
@@ -184,13 +179,7 @@ def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:
 
 
 def test_the_tenth_session_is_newer_than_the_ninth() -> None:
-    log = pl.DataFrame(
-        {
-            "user_id": ["u"] * 11 + ["u!"],
-            "item_id": ["a"] * 10 + ["c", "b"],
-            "timestamp": [10 * n for n in range(12)],
-        }
-    )
+    log = log_of_columns(["u"] * 11 + ["u!"], ["a"] * 10 + ["c", "b"], range(0, 120, 10))
     found = read(log, session_gap=5)
     assert found.user_ids.to_list() == ["u", "u!"]
     assert found.histories.items.tolist() == [3, 2]
@@ -205,9 +194,7 @@ def test_rows_after_the_end_of_the_split_are_read() -> None:
 @pytest.mark.parametrize("form", ["text", "numbers"])
 def test_ids_with_zeros_behind_a_point_are_those_of_the_dataset(form: str, tmp_path: Path) -> None:
     """As pandas writes integers if some of them are missing."""
-    log = pl.DataFrame(
-        {"user_id": [12, 12, 12, 7, 7, 7], "item_id": [1, 2, 3, 3, 2, 1], "timestamp": range(6)}
-    )
+    log = log_of_columns([12, 12, 12, 7, 7, 7], [1, 2, 3, 3, 2, 1], range(6))
     pointed = log.with_columns(pl.col("user_id", "item_id").cast(pl.Float64))
     dataset = prepare(pointed, out=tmp_path / "data")
     assert dataset.user_ids.to_list() == [7, 12]

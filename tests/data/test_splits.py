@@ -32,23 +32,21 @@ from recsys.data.splits import (
     leave_last_out,
 )
 from recsys.errors import InputError
+from tests.helpers.logs import log_of
 
-COLUMNS = ["user_id", "item_id", "timestamp"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 # Two users: times 1 4 5 9, and 5 8.
 TIMES, OFFSETS = np.array([1, 4, 5, 9, 5, 8]), np.array([0, 4, 6])
 
 # Validation starts at 4, test at 6: item 9 is only a test target, c only a test user.
-LOG = pl.DataFrame(
+LOG = log_of(
     [
         *[("a", 1, 1), ("a", 2, 2), ("a", 3, 4)],
         *[("a", 1, 6), ("a", 2, 6), ("a", 9, 7), ("a", 3, 8)],
         *[("b", 3, 1), ("b", 1, 5), ("b", 9, 6)],
         *[("c", 2, 6), ("c", 3, 7)],
-    ],
-    schema=COLUMNS,
-    orient="row",
+    ]
 )
 DATES: dict[str, Any] = {
     "valid_from": "2024-01-04",
@@ -57,14 +55,12 @@ DATES: dict[str, Any] = {
 }
 
 # With leave_last_basket_out, item 9 occurs only as a test target.
-BASKETS = pl.DataFrame(
+BASKETS = log_of(
     [
         *[("a", 5, 1), ("a", 3, 2), ("a", 5, 2), ("a", 9, 3), ("a", 5, 3)],
         *[("b", 3, 1), ("b", 7, 2), ("b", 3, 2)],
         *[("c", 7, 1), ("c", 3, 1), ("d", 7, 1), ("d", 9, 2)],
-    ],
-    schema=COLUMNS,
-    orient="row",
+    ]
 )
 
 
@@ -90,7 +86,6 @@ ascending_times = st.lists(
 
 
 def flat(times: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return timestamps and offsets."""
     return np.array([*chain(*times)], dtype=np.int64), np.cumsum([0, *map(len, times)])
 
 
@@ -256,9 +251,8 @@ def test_histories_have_nothing_later_than_the_cut(
 def test_user_holdout_of_a_dataset(tmp_path: Path) -> None:
     """Of four users two are for training; the catalogue is theirs and the validation user's."""
     rows = [(user, item, time) for user in range(4) for time, item in enumerate([user, 5, 6])]
-    log = pl.DataFrame(rows, schema=COLUMNS, orient="row")
     split = UserHoldout(valid_fraction=0.25, test_fraction=0.25, seed=3)
-    dataset = split_log(split, tmp_path, log)
+    dataset = split_log(split, tmp_path, log_of(rows))
     assert sorted(dataset.cuts.tolist()) == [[0, 0, 3], [0, 3, 3], [3, 3, 3], [3, 3, 3]]
     (tested,) = np.flatnonzero(dataset.cuts[:, 1] == 0)
     assert set(dataset.item_table["item_id"]) == {0, 1, 2, 3, 5, 6} - {tested}
@@ -280,7 +274,7 @@ def test_parts_partition_the_log(
     split: Split, tmp_path: Path, rows: list[tuple[int, int, int]]
 ) -> None:
     """The history before test plus the test targets is the user's log, in order."""
-    dataset = split_log(split, tmp_path, pl.DataFrame(rows, schema=COLUMNS, orient="row"))
+    dataset = split_log(split, tmp_path, log_of(rows))
     known, train = lists(dataset.histories("test")), lists(dataset.histories("valid"))
     assert {item for history in known for item in history} == set(range(1, dataset.num_items + 1))
     targets: dict[Part, dict[int, list[int]]] = {}

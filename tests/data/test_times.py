@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,9 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.config import (
     DataConfig,
     EvaluationConfig,
@@ -41,6 +38,8 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.training.loop import train
+from tests.helpers.commands import refused, run_json
+from tests.helpers.logs import log_of
 
 Timed = list[list[tuple[int, int]]]
 """The (item, time) pairs of each user."""
@@ -100,13 +99,11 @@ def test_padded_times_by_hand() -> None:
     assert Histories.from_lists([[3]]).padded_times() is None
 
 
-LOG = pl.DataFrame(
+LOG = log_of(
     [
         *[("a", 5, 10), ("a", 3, 20), ("a", 5, 30), ("a", 3, 40), ("a", 5, 41), ("a", 5, 41)],
         *[("b", 3, 7), ("b", 5, 8), ("b", 3, 9), ("b", 5, 9), ("b", 3, 50)],
-    ],
-    schema=["user_id", "item_id", "timestamp"],
-    orient="row",
+    ]
 )
 
 
@@ -153,12 +150,7 @@ def experiment(times: TimesRead, *changes: str) -> Experiment:
 
 
 def rhythms(users: int, seed: int, *, lag: int) -> tuple[Histories, np.ndarray]:
-    """Return histories and targets in which random short or long pauses decide an item.
-
-    The purchase after a short pause is one of items 1 to 4, after a long pause one of 5 to 8; with
-    a lag of 1, it is the purchase after that. So with a lag of 0 only the request time determines
-    the target.
-    """
+    """After a short pause comes one of items 1 to 4, after a long one of 5 to 8; or lag later."""
     rng = np.random.default_rng(seed)
     long = rng.random((users, 7)) < 0.5
     pauses = np.where(
@@ -327,14 +319,12 @@ def test_explanations_sum_to_the_score_at_the_request_time(
 def test_the_commands_take_a_request_time(dataset: PreparedDataset, tmp_path: Path) -> None:
     head = TargetAttention(num_heads=1, head_dim=4)
     bundle = write_bundle(tmp_path / "bundle", dataset, "request", head)
-    words = [str(bundle.path), "--user", "a", "--data", str(dataset.path), "--item", "5", "--json"]
-    result = CliRunner().invoke(app, ["explain", *words, "--at", "86400"])
-    assert result.exit_code == 0, result.output
+    words = ["explain", bundle.path, "--user", "a", "--data", dataset.path, "--item", 5]
     recommender = Recommender(bundle, dataset)
     expected = recommender.explain(recommender.read_histories(users=["a"]), 5, at=86_400)
-    shown = [row["contribution"] for row in json.loads(result.stdout)]
+    shown = [row["contribution"] for row in run_json(*words, "--at", 86400)]
     assert shown == pytest.approx(expected["contribution"].to_list())
-    assert CliRunner().invoke(app, ["explain", *words]).exit_code != 0
+    assert refused(*words)
 
 
 def test_a_run_with_the_request_time(tmp_path: Path) -> None:

@@ -58,7 +58,6 @@ def experiment_of(**model: Any) -> Experiment:
 
 
 def drawn_model(experiment: Experiment, dataset: PreparedDataset) -> tuple[Model, Encoders]:
-    """A model with random weights."""
     catalogue = Catalogue.of(experiment.model, dataset)
     torch.manual_seed(3)
     model = catalogue.new_model(experiment.model, INTERACTIONS)

@@ -25,6 +25,7 @@ from recsys.evaluation.tables import evaluate
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, rank_targets
 from recsys.inference.scorer import Seen
+from tests.helpers.logs import log_of, log_of_histories
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +33,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
     """200 users of 12 purchases each, the last two are targets; item 1 is half of all purchases."""
     generator = np.random.default_rng(0)
     items = np.where(generator.random((200, 12)) < 0.5, 1, generator.integers(2, 40, (200, 12)))
-    log = pl.DataFrame(
-        {
-            "user_id": np.repeat([f"u{u:03}" for u in range(200)], 12),
-            "item_id": items.ravel(),
-            "timestamp": np.tile(np.arange(12), 200),
-        }
-    )
+    log = log_of_histories({f"u{u:03}": items[u].tolist() for u in range(200)})
     config = DataConfig(split=LeaveLastOut(targets=2))
     return prepare(log, config, tmp_path_factory.mktemp("data") / "log")
 
@@ -143,8 +138,7 @@ def test_given_candidates_are_named_by_their_items_and_by_whose_they_are(tmp_pat
     """Two runs on other candidates must not pass for comparable, however alike the sets look."""
     rows = [("a", 2, 0), ("a", 3, 1), ("a", 1, 2), ("b", 1, 0), ("b", 2, 1), ("b", 4, 2)]
     rows += [("c", 4, 0), ("c", 5, 1), ("c", 5, 2)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    data = prepare(log, DataConfig(), tmp_path / "out")
+    data = prepare(log_of(rows), DataConfig(), tmp_path / "out")
 
     def name(**sets: list[int]) -> str:
         pairs = [(user, item) for user, items in sets.items() for item in items]
@@ -176,11 +170,7 @@ def test_popularity_is_that_of_what_was_bought_before_the_targets(tmp_path: Path
     """An item that sells in the validation part alone is not popular yet: it is never drawn."""
     rows = [(user, item, time) for user in range(40) for time, item in enumerate([1, 2, 3, 4, 1])]
     late = [(user, 6 if user < 30 else 4, 3) for user in range(40)]  # the validation targets
-    log = pl.DataFrame(
-        [row for row in rows if row[2] != 3] + late,
-        schema=["user_id", "item_id", "timestamp"],
-        orient="row",
-    )
+    log = log_of([row for row in rows if row[2] != 3] + late)
     data = prepare(log, DataConfig(), tmp_path / "out")
     (new,) = data.vocabulary.encode([6]).tolist()
     config = SampledItems.model_validate({"num": 2, "by": "popularity"})

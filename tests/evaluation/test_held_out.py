@@ -110,7 +110,6 @@ TINY = {"embedding_dim": 8, "feed_forward_dim": 8, "max_sequence_length": 6}
 
 
 def dataset_of(folder: Path, split: Split, users: int = 12, items: int = 8) -> PreparedDataset:
-    """Each user buys items in cyclic order from an own start: six purchases, two at a time."""
     rows = [(user, (user + step) % items, step // 2) for user in range(users) for step in range(6)]
     log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     return prepare(log, DataConfig(split=split), folder / "data")

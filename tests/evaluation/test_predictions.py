@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -20,6 +17,7 @@ from recsys.reports.comparison import compare
 from recsys.reports.statistics import PairedResult
 from recsys.serving.recommender import Recommender
 from recsys.tracking.runs import find_runs
+from tests.helpers.commands import refused, run_json
 
 
 def make_experiment(tmp_path: Path, name: str, seen: str) -> Experiment:
@@ -100,13 +98,9 @@ def test_the_command_tracks_a_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("als.csv").write_text("user_id,item_id,score\nann,jacket,3\ndan,jacket,0.5\n")
-    words = ["evaluate", "--predictions", "als.csv", "--data", str(tiny_dataset.path), "--json"]
-    done = CliRunner().invoke(app, [*words, "--set", "evaluation.seen=allow"])
-    (row,) = json.loads(done.stdout)
+    data, predictions = ("--data", tiny_dataset.path), ("--predictions", "als.csv")
+    (row,) = run_json("evaluate", *predictions, *data, "--set", "evaluation.seen=allow")
     assert row["without_score"] == row["targets"] - 2
     assert compare([], Experiment().tracking).rows[0].name == "als"
-    for wrong in (
-        [words[0], "runs/mine", *words[1:]],
-        ["evaluate", "--data", str(tiny_dataset.path)],
-    ):
-        assert isinstance(CliRunner().invoke(app, wrong).exception, InputError)
+    assert refused("evaluate", "runs/mine", *predictions, *data)
+    assert refused("evaluate", *data)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 from recsys.baselines.counts import Popularity
@@ -13,6 +12,7 @@ from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.held_out import SEGMENTS, with_segments
 from recsys.evaluation.tables import RankTable, evaluate
+from tests.helpers.logs import log_of, log_of_histories
 
 
 def ranked(dataset: PreparedDataset) -> RankTable:
@@ -30,8 +30,7 @@ def dataset(tmp_path: Path) -> PreparedDataset:
         "c": [("z", t) for t in range(11)] + [("only-c", 99), ("w", 110)],
         "d": [("x", 0), ("never-known", 7)],
     }
-    rows = [(user, item, time) for user, items in bought.items() for item, time in items]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    log = log_of((user, item, time) for user, items in bought.items() for item, time in items)
     return prepare(log, out=tmp_path / "data")
 
 
@@ -56,13 +55,7 @@ def test_segments_by_hand(dataset: PreparedDataset) -> None:
 def test_segments_follow_the_targets_of_the_split(
     chosen: ChosenTargets, known: KnownHistory, rows: list[tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    log = pl.DataFrame(
-        {
-            "user_id": ["a"] * 6 + ["b"],
-            "item_id": [1, 2, 1, 2, 3, 1, 3],
-            "timestamp": [*range(6), 0],
-        }
-    )
+    log = log_of_histories({"a": [1, 2, 1, 2, 3, 1], "b": [3]})
     split = GlobalTime(valid_from=2, test_from=4, targets=chosen, history=known)
     frame = ranked(prepare(log, DataConfig(split=split), tmp_path / "data")).frame
     assert frame.select("target", "history", "purchase").rows() == rows

@@ -17,6 +17,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.splits import folds
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol, pool_folds
+from tests.helpers.logs import log_of
 
 NO_TIMES = np.empty(0, dtype=np.int64)
 
@@ -63,8 +64,7 @@ def datasets(tmp_path: Path) -> list[PreparedDataset]:
     """Return two folds of a log in which users a and b buy ten items, and c joins late."""
     rows = [(user, time, 2 * time + (user == "b")) for user in "ab" for time in range(10)]
     rows += [("c", 1, 14), ("c", 2, 19)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    log.write_csv(tmp_path / "log.csv")
+    log_of(rows).write_csv(tmp_path / "log.csv")
     split = Backtest(cuts=(12, 16), valid_fraction=0.2)
     config = DataConfig(source=str(tmp_path / "log.csv"), split=split)
     return [
@@ -91,12 +91,7 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
         lengths = [num_items] * len(users)  # histories are longer in the second fold
         frame = pl.DataFrame(
             {"user": users, "target": ranks, "rank": ranks, "history_length": lengths},
-            schema={
-                "user": pl.Int64,
-                "target": pl.Int32,
-                "rank": pl.Int64,
-                "history_length": pl.Int32,
-            },
+            schema=RankTable.schema,
         )
         return RankTable(frame, TableProtocol("test", num_items, "allow", dropped))
 

@@ -9,14 +9,12 @@ import polars as pl
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import recsys
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.counts import Popularity
 from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.transitions import PCTM
-from recsys.cli import app
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -24,6 +22,8 @@ from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.new_items import extend
 from recsys.serving.recommender import Recommender
+from tests.helpers.commands import refused, run
+from tests.helpers.logs import log_of
 
 HISTORIES = [["boots", "hat"], ["socks"], ["jacket", "gloves", "boots"]]
 MODELS = {
@@ -40,11 +40,7 @@ def later(tiny_log: pl.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> P
     """The log with two new items: a cap after each hat, and a belt that is held out so far."""
     rows = [("gus", item) for item in ("boots", "hat", "cap", "gloves", "socks", "boots")]
     rows += [("hal", item) for item in ("hat", "cap", "socks", "belt", "hat")]
-    new = pl.DataFrame(
-        [(user, item, 10 + time) for time, (user, item) in enumerate(rows)],
-        schema=tiny_log.schema,
-        orient="row",
-    )
+    new = log_of((*row, time) for time, row in enumerate(rows, 10))
     return prepare(pl.concat([tiny_log, new]), out=tmp_path_factory.mktemp("data") / "later")
 
 
@@ -167,12 +163,10 @@ def test_the_command_and_what_it_refuses(
     tiny_dataset: PreparedDataset, later: PreparedDataset, tmp_path: Path
 ) -> None:
     write(tmp_path / "bundle", tiny_dataset)
-    words = ["extend", str(tmp_path / "bundle"), "--data", str(later.path), "--json", "--out"]
-    result = CliRunner().invoke(app, [*words, str(tmp_path / "new")], catch_exceptions=False)
-    assert '"new_items": 2' in result.output
+    words = ["extend", tmp_path / "bundle", "--data", later.path, "--json", "--out"]
+    assert '"new_items": 2' in run(*words, tmp_path / "new")
     assert Recommender.load(tmp_path / "new").bundle.num_items == 7
-    refused = CliRunner().invoke(app, [*words, str(tmp_path / "bundle")])
-    assert "is the bundle that is extended" in str(refused.exception)
+    assert "is the bundle that is extended" in refused(*words, tmp_path / "bundle")
     again = extend(ModelBundle.open(tmp_path / "new"), later, tmp_path / "again")
     assert again.num_items == 7
     popularity = Popularity.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items)

@@ -6,13 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import yaml
 from mlflow import MlflowClient
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.config import Experiment, Suite, flatten, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -22,6 +19,8 @@ from recsys.experiments.results import Run
 from recsys.experiments.suite import run_suite
 from recsys.reports.comparison import compare
 from recsys.training import loop
+from tests.helpers.commands import run
+from tests.helpers.logs import WALKS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TREE: dict[str, Any] = {
@@ -50,9 +49,7 @@ def make_suite(folder: Path, **changes: Any) -> Suite:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    rows = [(user, (user + step) % 6, step) for user in range(20) for step in range(5)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    return prepare(log, out=tmp_path_factory.mktemp("data") / "walks")
+    return prepare(WALKS, out=tmp_path_factory.mktemp("data") / "walks")
 
 
 def test_a_model_overrides_its_dataset_which_overrides_the_suite(tmp_path: Path) -> None:
@@ -231,15 +228,11 @@ def test_the_command_prepares_runs_and_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [(user, (user + step) % 6, step) for user in range(20) for step in range(5)]
-    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(
-        "walks.csv"
-    )
+    WALKS.write_csv("walks.csv")
     tree = {"data": {"source": "walks.csv"}, "datasets": [{"name": "walks"}], "models": []}
     make_suite(tmp_path, **tree)
-    result = CliRunner().invoke(app, ["suite", "suite.yaml", "--tracking-uri", "sqlite:///x.db"])
-    assert result.exit_code == 0, result.output
-    assert "small-walks-markov" in result.output
+    printed = run("suite", "suite.yaml", "--tracking-uri", "sqlite:///x.db")
+    assert "small-walks-markov" in printed
     assert Path("x.db").exists()
     assert not Path("mlflow.db").exists()
 

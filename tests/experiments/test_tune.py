@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-import polars as pl
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.config import (
     Experiment,
     Search,
@@ -27,6 +24,8 @@ from recsys.experiments import tune as tune_module
 from recsys.experiments.tune import tune
 from recsys.training.epochs import MONITOR, Curve
 from recsys.training.loop import train
+from tests.helpers.commands import run_json
+from tests.helpers.logs import WALKS
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
@@ -35,14 +34,9 @@ SPACE: dict[str, Any] = {
 }
 
 
-def make_log() -> pl.DataFrame:
-    rows = [(user, (user + step) % 6, step) for user in range(20) for step in range(5)]
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    return prepare(make_log(), out=tmp_path_factory.mktemp("data") / "walks")
+    return prepare(WALKS, out=tmp_path_factory.mktemp("data") / "walks")
 
 
 @pytest.fixture
@@ -190,22 +184,12 @@ def test_the_command_writes_a_config_that_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make_log().write_csv("walks.csv")
-    Path("walks.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "name": "walks",
-                "data": {"source": "walks.csv"},
-                "model": {"embedding_dim": 8, "feed_forward_dim": 8},
-                "training": {"max_epochs": 1},
-            }
-        )
-    )
+    WALKS.write_csv("walks.csv")
+    model, data = {"embedding_dim": 8, "feed_forward_dim": 8}, {"source": "walks.csv"}
+    tree = {"name": "walks", "data": data, "model": model, "training": {"max_epochs": 1}}
+    Path("walks.yaml").write_text(yaml.safe_dump(tree))
     Path("search.yaml").write_text(yaml.safe_dump({"space": SPACE, "trials": 9}))
-    command = ["tune", "walks.yaml", "--search", "search.yaml", "--trials", "2", "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    (row,) = json.loads(result.stdout)
+    (row,) = run_json("tune", "walks.yaml", "--search", "search.yaml", "--trials", 2)
     assert row["trials"] == 2
     best = load_experiment(row["config"])
     assert best.name == "walks-tuned"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,8 @@ import polars as pl
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.cli import app
 from recsys.config import (
     DotProduct,
     Experiment,
@@ -36,6 +33,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
+from tests.helpers.commands import run_json
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "recommend_without_torch.py"
 LONGEST = 12
@@ -144,10 +142,8 @@ def exported(
 ) -> Path:
     """The bundle with target attention, by the command, in 8 bits."""
     folder = tmp_path_factory.mktemp("export") / "onnx"
-    words = ["export", tiny_bundle.path, "--out", folder, "--int8", "--data", tiny_dataset.path]
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert done.exit_code == 0, done.exception
-    (shown,) = json.loads(done.stdout)
+    words = ["--out", folder, "--int8", "--data", tiny_dataset.path]
+    (shown,) = run_json("export", tiny_bundle.path, *words)
     assert {"ndcg_at_10 float32", "ndcg_at_10 int8"} < set(shown)
     return folder
 

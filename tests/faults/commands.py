@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def start(home: Path, words: Sequence[str]) -> subprocess.Popen[str]:
+def start(
+    home: Path, words: Sequence[str], stderr: int = subprocess.STDOUT
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "recsys", *words],
         cwd=home,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         start_new_session=True,
     )

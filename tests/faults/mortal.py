@@ -1,7 +1,4 @@
-"""A writer that is killed before one of its steps that move, sync or delete a file.
-
-The process that forks must have no threads yet: a fork would lose them.
-"""
+"""A writer that is killed before a step; who forks it has no threads, which a fork would lose."""
 
 from __future__ import annotations
 

@@ -51,10 +51,7 @@ CALLS: dict[str, Callable[[Recommender, Any], object]] = {
 
 
 def outcome(call: Callable[[], object]) -> str | None:
-    """The message of an `InputError`, which is checked; None if there is a result.
-
-    A number where a list is needed is a `TypeError`.
-    """
+    """The message of an `InputError`, or of the `TypeError` of a number; None for a result."""
     try:
         call()
     except TypeError as error:

@@ -30,7 +30,6 @@ COMMANDS: list[list[str]] = [
 
 
 def assert_whole(home: Path) -> None:
-    """Assert that everything under a name of its own is complete."""
     for run in home.glob("runs/[!.]*"):
         if run.is_dir() and (run / "bundle").exists():
             ModelBundle.open(run)

@@ -22,7 +22,6 @@ ROWS = 400_000
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
     folder = tmp_path / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "recsys-test", str(folder)]

@@ -1,7 +1,4 @@
-"""kill -9 before every step that moves, syncs or deletes a file: of any write, and of an append.
-
-The writer runs in a child of a fresh process: the tests' own has threads that a fork would lose.
-"""
+"""kill -9 before every step that moves, syncs or deletes a file: of any write, and of an append."""
 
 from __future__ import annotations
 
@@ -10,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from recsys.data.appending import append
 from recsys.data.prepared import PreparedDataset, prepare
+from tests.helpers.logs import log_of
 
 ROOT = Path(__file__).parents[2]
 WRITER = """
@@ -58,12 +57,16 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_kill_leaves_the_old_or_the_new(kind: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRITER, kind, str(tmp_path)]
+def run(code: str, *words: object) -> Any:
+    command = [sys.executable, "-c", code, *map(str, words)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_kill_leaves_the_old_or_the_new(kind: str, tmp_path: Path) -> None:
+    found = run(WRITER, kind, tmp_path)
     assert len(found) >= 10
     assert set(found) == {"old", "new"}
     assert found == sorted(found, reverse=True)
@@ -99,8 +102,7 @@ print(json.dumps([found, sorted(path.name for path in root.iterdir())]))
 def test_a_kill_leaves_the_dataset_before_or_after_the_append(
     tmp_path: Path, budget: Callable[[int, int], int]
 ) -> None:
-    rows = [("a", 5, 1), ("a", 3, 2), ("a", 9, 3), ("b", 3, 1), ("b", 5, 4)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    log = log_of([("a", 5, 1), ("a", 3, 2), ("a", 9, 3), ("b", 3, 1), ("b", 5, 4)])
     later = log.with_columns(pl.col("timestamp") + 10, item_id=pl.col("item_id") + 2)
     later.write_csv(tmp_path / "new.csv")
     old, work = tmp_path / "old", tmp_path / "work"
@@ -108,11 +110,7 @@ def test_a_kill_leaves_the_dataset_before_or_after_the_append(
     before = prepare(log, out=old).fingerprint
     prepare(log, out=tmp_path / "whole")
     after = append(str(tmp_path / "new.csv"), tmp_path / "whole").fingerprint
-    command = [sys.executable, "-c", APPENDER, str(work), str(old), str(tmp_path / "new.csv")]
-    command += ["1", str(budget(8, 1))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    found, left = json.loads(result.stdout)
+    found, left = run(APPENDER, work, old, tmp_path / "new.csv", 1, budget(8, 1))
     assert len(found) >= 5
     assert {(name, count) for name, count in found} == {(before, 0), (after, 1)}
     assert found == sorted(found, key=lambda state: state[1]), "once it is there, it stays"

@@ -1,7 +1,4 @@
-"""The power is cut before and after every step that moves, syncs or deletes a file.
-
-The disk is an ext4 file system in a file, of which snapshots are taken.
-"""
+"""The power is cut before and after every step that moves, syncs or deletes a file."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from mlflow import MlflowClient
 
@@ -24,17 +20,10 @@ from recsys.experiments.fit import fit
 from recsys.folders.atomic import new_file, new_folder, recover
 from recsys.serving.bundle import ModelBundle
 from recsys.training.checkpoints import CheckpointFile
+from tests.helpers.logs import log_of_histories
 
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
-LOG = pl.DataFrame(
-    [
-        (user, "qrstuv"[(number + time) % 6], time)
-        for number, user in enumerate("abcdefgh")
-        for time in range(6)
-    ],
-    schema=["user_id", "item_id", "timestamp"],
-    orient="row",
-)
+LOG = log_of_histories({user: "qrstuv"[n:] + "qrstuv"[:n] for n, user in enumerate("abcdefgh")})
 
 
 @dataclass

@@ -19,15 +19,11 @@ from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.tracking.store import open_store
 from tests.faults.commands import start
+from tests.helpers.logs import log_of_histories
 
 STEERING = "a\x1b[2J\x1b]0;owned\x07b\rc\nd"
-LOG = pl.DataFrame(
-    {
-        "user_id": [STEERING] * 4 + ["u"] * 4,
-        "item_id": ["=1+1", "@SUM(A1)", "-hat", STEERING] * 2,
-        "timestamp": range(8),
-    }
-)
+ITEMS = ["=1+1", "@SUM(A1)", "-hat", STEERING]
+LOG = log_of_histories({STEERING: ITEMS, "u": ITEMS})
 
 
 def test_no_id_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,6 @@ class _Checker(HTMLParser):
 
 
 def html_faults(page: str) -> list[str]:
-    """Return the faults of a page, each as a line."""
     checker = _Checker()
     checker.feed(page)
     once = [

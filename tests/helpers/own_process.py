@@ -12,12 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def passed_in_own_process(file: str, **environment: str) -> int:
-    """Run the tests of a file, and return how many passed; none may fail.
-
-    Args:
-        file: relative to the repository's root.
-        **environment: variables to set.
-    """
+    """Run the tests of a file of the repository, and return how many passed; none may fail."""
     process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
         cwd=ROOT,

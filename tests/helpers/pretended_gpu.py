@@ -1,8 +1,4 @@
-"""A GPU that is none: its tensors say that they are on one, and are computed on the CPU.
-
-An operation on tensors of both devices raises, as it does with a real GPU, and so does what reads
-one as an array. So code that forgets to move a tensor is found on a machine without a GPU.
-"""
+"""A GPU that is none: its tensors are computed on the CPU; operations on both devices raise."""
 
 from __future__ import annotations
 

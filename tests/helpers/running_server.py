@@ -20,8 +20,6 @@ from recsys.server.service import ServedModel, ServerSettings, Service
 
 @dataclass(frozen=True)
 class Running:
-    """A server that listens, and its service."""
-
     port: int
     service: Service
 
@@ -46,7 +44,6 @@ class Running:
         return response.status, json.loads(text)
 
     def get(self, path: str, body: object) -> Any:
-        """Return the body of an answer."""
         status, answer = self.ask(path, body)
         assert status == 200, answer
         return answer

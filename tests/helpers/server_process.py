@@ -41,18 +41,14 @@ def wait_for(happened: Any, seconds: float = 60) -> None:
 
 @dataclass
 class Process:
-    """`recsys serve` in a process of its own."""
-
     process: subprocess.Popen[str]
     port: int
     log: list[str]
 
     def ask(self, path: str, body: object) -> int:
-        """Return the status."""
         return self.answer(path, body)[0]
 
     def answer(self, path: str, body: object) -> tuple[int, Any]:
-        """Return the status and the body."""
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         client.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         response = client.getresponse()

@@ -86,7 +86,6 @@ def cases(draw: st.DrawFn) -> tuple[Scores, Scores, Histories, NDArray[np.int32]
 
 
 def in_order(scores: Scores, user: int, histories: Histories, seen: Seen) -> list[int]:
-    """The items that may be recommended, best first, equal ones by token."""
     gone = histories[user : user + 1].items.tolist() if seen == "filter" else []
     items = [item for item in range(1, scores.shape[1] + 1) if item not in gone]
     return sorted(items, key=lambda item: (-scores[user, item - 1], item))

@@ -13,11 +13,9 @@ import pytest
 import torch
 from polars.testing import assert_frame_equal
 from torch import nn
-from typer.testing import CliRunner
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.cli import app
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -32,6 +30,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import temperature_of
 from recsys.serving.index import make_index
 from recsys.serving.recommender import Recommender
+from tests.helpers.commands import refused
 from tests.helpers.own_process import passed_in_own_process
 from tests.helpers.pretended_gpu import PretendedGpu, pretended_gpu
 
@@ -214,10 +213,8 @@ def test_a_gpu_that_is_not_there_is_refused(
     tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    folder = str(tiny_bundle.path)
-    answer = CliRunner().invoke(app, ["serve", folder, "--gpu"])
-    assert answer.exit_code != 0
-    assert "--gpu: torch finds no GPU here that it can use" in str(answer.exception)
+    message = refused("serve", tiny_bundle.path, "--gpu")
+    assert "--gpu: torch finds no GPU here that it can use" in message
 
 
 def test_a_model_that_does_not_fit_on_the_gpu_stays_on_the_cpu(

@@ -37,10 +37,7 @@ def make_head(heads: int, pooling: Any, seed: int) -> TargetAttentionHead:
 def plain_definition(
     head: TargetAttentionHead, states: Tensor, embedded: Tensor, embeddings: Tensor
 ) -> Tensor:
-    """TARGET_ATTENTION.md literally: masked softmax attention, for each candidate and position.
-
-    Nothing is shared with the code under test but the weights.
-    """
+    """TARGET_ATTENTION.md literally: masked softmax attention, for each candidate and position."""
     mean = embedded.mean(-1, keepdim=True)
     spread = embedded.var(-1, keepdim=True, unbiased=False)
     normed = (embedded - mean) / (spread + 1e-5).sqrt()

@@ -64,7 +64,6 @@ def folder(tracking: TrackingConfig, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def many_runs(comparison: Comparison) -> Comparison:
-    """Repeat the runs until there are twelve, each with a name of its own."""
     times = range(4)
     rows = [
         replace(row, name=f"{row.name} with a rather long name {number}" if number else row.name)

@@ -22,14 +22,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import checks
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks as openapi_checks
-from typer.testing import CliRunner
 
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError
 from recsys.machine import usable_processors
 from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
+from tests.helpers.commands import refused
 from tests.helpers.running_server import Running, running
 from tests.helpers.server_process import ASKED, metrics, process, wait_for, write_other
 
@@ -197,14 +196,10 @@ def test_two_workers_answer_reload_survive_and_end(bundle: Path, write: Write) -
 
 
 def test_what_cannot_be_served_ends_in_one_line(tiny_bundle: ModelBundle, tmp_path: Path) -> None:
-    def refused(*words: object) -> str:
-        result = CliRunner().invoke(app, ["serve", *map(str, words)])
-        assert isinstance(result.exception, InputError), result.output
-        return str(result.exception)
-
-    assert "not a model bundle" in refused(tmp_path)
-    assert "not a prepared dataset" in refused(tiny_bundle.path, "--data", tmp_path)
-    assert "cannot listen" in refused(tiny_bundle.path, "--host", "256.1.1.1")
+    serve = ("serve", tiny_bundle.path)
+    assert "not a model bundle" in refused("serve", tmp_path)
+    assert "not a prepared dataset" in refused(*serve, "--data", tmp_path)
+    assert "cannot listen" in refused(*serve, "--host", "256.1.1.1")
 
 
 def test_the_model_answers_metrics(tiny_bundle: ModelBundle) -> None:

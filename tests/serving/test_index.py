@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,11 +14,9 @@ import torch
 from numpy.typing import NDArray
 from polars.testing import assert_frame_equal
 from safetensors.numpy import load_file, save_file
-from typer.testing import CliRunner
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.cli import app
 from recsys.config import (
     DotProduct,
     Experiment,
@@ -40,6 +36,7 @@ from recsys.server.service import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import IndexManifest, make_index, open_index, query_encoder
 from recsys.serving.recommender import Recommender
+from tests.helpers.commands import run_json
 from tests.helpers.running_server import running
 from tests.helpers.server_process import ASKED, wait_for, write_other
 
@@ -52,7 +49,6 @@ HEADS: dict[str, DotProduct | KernelAttention | TargetAttention] = {
 
 
 def vectors(count: int, clusters: int = 60, width: int = 16) -> NDArray[np.float32]:
-    """Vectors in clusters, of different lengths."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((clusters, width))
     found = centres[rng.integers(0, clusters, count)] + 0.5 * rng.standard_normal((count, width))
@@ -225,17 +221,10 @@ def test_commands_make_and_use_an_index(
     bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     bundle, index = bundle_of("dot_product").path, tmp_path / "index"
-
-    def run(*words: object) -> list[dict[str, Any]]:
-        answer = CliRunner().invoke(app, [*map(str, words), "--json"])
-        assert answer.exit_code == 0, answer.output
-        rows: list[dict[str, Any]] = json.loads(answer.stdout)
-        return rows
-
-    (facts,) = run("index", bundle, "--data", dataset.path, "--out", index, "--recall", "0.9")
+    (facts,) = run_json("index", bundle, "--data", dataset.path, "--out", index, "--recall", "0.9")
     assert (facts["items"], facts["k"], facts["histories"]) == (ITEMS, 10, USERS // 2)
     recommend = ("recommend", bundle, "--data", dataset.path, "-k", "3")
-    answers = run(*recommend), run(*recommend, "--index", index)
+    answers = run_json(*recommend), run_json(*recommend, "--index", index)
     exact, found = ({(row["user_id"], row["item_id"]) for row in rows} for rows in answers)
     assert len(found & exact) > 0.9 * len(exact) == 0.9 * 3 * USERS
 

@@ -33,7 +33,6 @@ HISTORY = st.lists(st.sampled_from(ITEMS), max_size=6)
 
 
 def model_scores(recommender: Recommender, history: list[str]) -> dict[str, float]:
-    """The score of each item, straight from the model."""
     tokens = torch.tensor([[ITEMS.index(item) + 1 for item in history[-3:]]])
     model, lengths = recommender.bundle.model, torch.tensor([tokens.shape[1]])
     with torch.inference_mode():

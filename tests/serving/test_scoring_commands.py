@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from typer.testing import CliRunner
 
-from recsys.cli import app
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
@@ -21,20 +18,10 @@ from recsys.evaluation.tables import evaluate
 from recsys.serving import files
 from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.recommender import Recommender
+from tests.helpers.commands import refused, run, run_json
+from tests.helpers.logs import log_of, log_of_histories
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks", "scarf"]
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output or result.exception
-    return result.stdout
-
-
-def refused(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert isinstance(result.exception, InputError), result.exception
-    return str(result.exception)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
@@ -48,7 +35,7 @@ def test_users_are_answered_some_at_a_time(
     monkeypatch.setattr(files, "_USERS", 2)
     users = range(98, 109)
     rows = [(user, ITEMS[(5 * n + n // 4) % 6], n // 2) for n, user in enumerate([*users] * 6)]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
+    log = log_of(rows)
     source, out = tmp_path / "log.parquet", tmp_path / f"best.{suffix}"
     log.write_parquet(source)
     data, few = ("--data", tiny_dataset.path), ["eve", "ann", "dan"]
@@ -58,9 +45,9 @@ def test_users_are_answered_some_at_a_time(
         ((*data, *(f"--user={user}" for user in few)), {"users": few}),
     ]
     for words, arguments in sources:
-        shown = run("recommend", recommender.bundle.path, *words, "-k", 3, "--out", out, "--json")
+        shown = run_json("recommend", recommender.bundle.path, *words, "-k", 3, "--out", out)
         expected = recommender.recommend(**arguments, k=3)
-        assert json.loads(shown) == [{"file": str(out), "rows": len(expected)}]
+        assert shown == [{"file": str(out), "rows": len(expected)}]
         found = pl.read_csv(out) if suffix == "csv" else pl.read_parquet(out)
         assert_frame_equal(found, expected, abs_tol=1e-5, check_dtypes=suffix == "parquet")
 
@@ -76,8 +63,8 @@ def test_commands_refuse_in_one_line(
     assert "give HISTORIES and CANDIDATES here, not 0 files" in refused(*score)
     assert "give HISTORIES here, not 2 files" in refused(*score, "a", "b", "--item", "hat")
     assert "give CANDIDATES here" in refused(*score, *data)
-    known = (*score, *data, "--user", "ann", "--json", "--item", "boots", "--item", "scarf")
-    assert len(json.loads(run(*known))) == 1
+    known = (*score, *data, "--user", "ann", "--item", "boots", "--item", "scarf")
+    assert len(run_json(*known)) == 1
     assert "'scarf' is not in the catalogue" in refused(*known, "--strict")
 
 
@@ -98,8 +85,7 @@ def test_a_table_is_cut_and_names_the_items(
     one = [argument for _ in range(25) for argument in ("--item", "hat")]
     shown = run("score", tiny_bundle.path, "--data", tiny_dataset.path, "--user", "ann", *one)
     assert len(shown.splitlines()) == 1 + 25  # all of the first user
-    everything = run("score", tiny_bundle.path, "--data", tiny_dataset.path, *many, "--json")
-    assert len(json.loads(everything)) == 42
+    assert len(run_json("score", tiny_bundle.path, "--data", tiny_dataset.path, *many)) == 42
 
 
 @pytest.fixture
@@ -110,13 +96,7 @@ def later(tmp_path: Path) -> PreparedDataset:
         8: ["hat", "socks", "boots"],
         9: ["anorak", "hat", "anorak"],
     }
-    rows = [
-        (user, item, 100 + time)
-        for user, items in purchases.items()
-        for time, item in enumerate(items)
-    ]
-    log = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    return prepare(log, out=tmp_path / "later")
+    return prepare(log_of_histories(purchases, start=100), out=tmp_path / "later")
 
 
 def test_a_bundle_is_evaluated_on_a_later_log(
@@ -132,8 +112,7 @@ def test_a_bundle_is_evaluated_on_a_later_log(
     table = evaluate(tiny_bundle.scorer, holdout, "test", "allow")
     best = Recommender(tiny_bundle).recommend([["hat", "socks"]], k=5, seen="allow")
     assert table.ranks.tolist() == best.filter(item_id="boots")["rank"].to_list()
-    shown = run("evaluate", tiny_bundle.path, "--data", later.path, "--json")
-    assert json.loads(shown)[0]["metric"]
+    assert run_json("evaluate", tiny_bundle.path, "--data", later.path)[0]["metric"]
 
 
 def test_targets_that_training_may_have_seen_are_warned_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -18,10 +17,8 @@ import polars as pl
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from typer.testing import CliRunner
 
 import recsys
-from recsys.cli import app
 from recsys.config import DotProduct, Experiment, HSTUConfig, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -35,6 +32,7 @@ from recsys.serving.pyfunc import HistoryModel
 from recsys.serving.recommender import Recommender
 from recsys.tracking.registry import NEEDED, Registered
 from tests.conftest import tiny_experiment
+from tests.helpers.commands import run_json
 from tests.helpers.running_server import running
 from tests.helpers.server_process import wait_for
 
@@ -53,7 +51,6 @@ def champion(tiny_bundle: ModelBundle, store: TrackingConfig) -> Registered:
 
 @pytest.fixture(scope="module")
 def folder(champion: Registered, store: TrackingConfig) -> Path:
-    """The logged model."""
     return bundle_folder(champion.uri, store).parents[1]
 
 
@@ -216,9 +213,9 @@ def test_each_run_logs_its_model_and_can_be_registered_by_name(
     assert ModelBundle.open(logged).manifest.digest == digest
     with pytest.raises(InputError, match="cannot be used|no such model|is not a bundle|not"):
         ModelBundle.open(bundle_folder(f"runs:/{run.run_id}/nothing", store))
-    words = ["register", "popular", "counts", "--alias", "champion", "--tracking-uri", store.uri]
-    done = CliRunner().invoke(app, [*words, "--json"])
-    assert json.loads(done.stdout) == [{"model": "models:/counts@champion", "version": "1"}]
+    words = ["--alias", "champion", "--tracking-uri", store.uri]
+    done = run_json("register", "popular", "counts", *words)
+    assert done == [{"model": "models:/counts@champion", "version": "1"}]
     best = recsys.load("models:/counts@champion", tracking=store).recommend([["hat"]], k=1)
     assert best["item_id"].to_list() == ["boots"]
     with pytest.raises(InputError, match="neither an id nor the name"):

@@ -7,7 +7,6 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from mlflow import MlflowClient
 
@@ -21,6 +20,7 @@ from recsys.training import device
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import settle_precision
 from recsys.training.loop import train
+from tests.helpers.logs import log_of_columns
 
 ITEMS = 30
 
@@ -92,13 +92,7 @@ def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def dataset(tmp_path: Path) -> PreparedDataset:
     rng = np.random.default_rng(0)
-    log = pl.DataFrame(
-        {
-            "user_id": np.repeat(np.arange(40), 8),
-            "item_id": rng.integers(ITEMS, size=320),
-            "timestamp": np.arange(320),
-        }
-    )
+    log = log_of_columns(np.arange(320) // 8, rng.integers(ITEMS, size=320), np.arange(320))
     return prepare(log, out=tmp_path / "data")
 
 

@@ -21,19 +21,10 @@ ROOT = Path(__file__).parents[2]
 
 def train(home: Path, name: str, *words: str) -> tuple[ModelBundle, str]:
     command = ["-m", "recsys", "train", "mine.yaml", "--data", "data", "--set", f"name={name}"]
+    command = [sys.executable, *words, *command]
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
     result = subprocess.run(
-        [sys.executable, *words, *command],
-        cwd=home,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",  # a machine may have a single GPU
-            "PYTHONPATH": str(ROOT),
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=home, env=os.environ | settings, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr[-5000:]
     return ModelBundle.open(home / "runs" / name / "bundle"), result.stdout

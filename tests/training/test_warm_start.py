@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from mlflow import MlflowClient
@@ -28,6 +27,7 @@ from recsys.serving.recommender import Recommender
 from recsys.training.loop import build_batches, new_module
 from recsys.training.module import Schedule
 from tests.helpers.killed import killed
+from tests.helpers.logs import log_of
 
 RING = [f"i{number}" for number in range(8)]
 MODELS: dict[str, dict[str, Any]] = {
@@ -53,10 +53,6 @@ def walks(users: int, ring: list[str], first: int, time: int) -> list[tuple[str,
     ]
 
 
-def as_log(rows: list[tuple[str, str, int]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-
-
 OLD = walks(40, RING, 0, time=0)
 NEW_RING = ["i0", "i1", "a new", "z new", "i4", "i5", "i6", "i7"]
 """The new items are between i1 and i4; their ids surround those of the others."""
@@ -65,12 +61,12 @@ GROWN = OLD + walks(24, NEW_RING, 40, time=100)
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    return prepare(as_log(OLD), DataConfig(), tmp_path_factory.mktemp("data") / "old")
+    return prepare(log_of(OLD), DataConfig(), tmp_path_factory.mktemp("data") / "old")
 
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
-    return prepare(as_log(GROWN), DataConfig(), tmp_path_factory.mktemp("data") / "grown")
+    return prepare(log_of(GROWN), DataConfig(), tmp_path_factory.mktemp("data") / "grown")
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +150,7 @@ def test_an_item_with_its_first_interactions_is_new(
 ) -> None:
     """Its row has learned that nobody wants it: the model knew it from the validation part."""
     rows = [*OLD, ("v0", "i1", 50), ("v0", "z new", 51), ("v0", "i2", 52)]
-    before = prepare(as_log(rows), DataConfig(), tmp_path / "before")
+    before = prepare(log_of(rows), DataConfig(), tmp_path / "before")
     bundle = write(tmp_path / "bundle", make_experiment(store), before)
     assert dict(bundle.item_table.select("item_id", "count").iter_rows())["z new"] == 0
     made = start_model(started(bundle, grown), grown).items.weight
@@ -201,7 +197,7 @@ def test_new_items_are_recommended_after_a_warm_start(
 ) -> None:
     """In fewer epochs than the model took; the run and the bundle say what it started from."""
     rows = OLD + walks(160, NEW_RING, 40, time=100)
-    grown = prepare(as_log(rows), DataConfig(), tmp_path / "grown")
+    grown = prepare(log_of(rows), DataConfig(), tmp_path / "grown")
     more = ["start.learning_rate=1", "start.epochs=0.5", "start.replay=0"]
     result = recsys.train(None, grown, start=run, out=tmp_path / "out", overrides=more)
     assert result.best_epoch > 0
@@ -267,7 +263,7 @@ def test_what_cannot_be_combined_is_refused(
     assert "start.digest=abc: " in refusal(
         make_experiment(store, "dot product", start, "start.digest=abc")
     )
-    foreign = prepare(as_log([("u", f"x{n}", n) for n in range(5)]), DataConfig(), tmp_path / "x")
+    foreign = prepare(log_of([("u", f"x{n}", n) for n in range(5)]), DataConfig(), tmp_path / "x")
     assert "no item in common" in refusal(make_experiment(store, "dot product", start), foreign)
     with pytest.raises(InputError, match="would replace the model that it starts from"):
         fit(make_experiment(store, "dot product", start), grown, run)
@@ -277,16 +273,13 @@ def test_what_cannot_be_combined_is_refused(
 
 def by_time(rows: list[tuple[str, str, int]], until: int, path: Path) -> PreparedDataset:
     split = GlobalTime(kind="global_time", valid_from=until - 1, test_from=until)
-    return prepare(as_log([row for row in rows if row[2] <= until]), DataConfig(split=split), path)
+    return prepare(log_of([row for row in rows if row[2] <= until]), DataConfig(split=split), path)
 
 
 def test_a_refitted_model_starts_where_its_training_ended(
     store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Day after day with one day of validation: all that is new is there, and the refit learns it.
-
-    On its own log a refitted model is refused: it knows the validation targets.
-    """
+    """What is new in a day is of the validation part, and the refit learns it."""
     caplog.set_level(logging.DEBUG, logger="recsys")
     rows = [(user, item, 2 * time + int(user[1:]) % 2) for user, item, time in OLD]
     first, second = (by_time(rows, until, tmp_path / f"{until}") for until in (9, 10))
