@@ -7,8 +7,9 @@ later. Nothing but the walk says which item follows which; the first item, f, is
     leader     f  q  d | e          | h
     follower      f  q | d          | e
 
-So only a leak tells the leaders' targets. The leaders' training tells the followers' validation
-targets; their validation targets, where e is new, tell the test targets: after a refit alone.
+So nobody can know the leaders' targets without having been trained on them. The followers'
+validation targets are known from the leaders' training; their test targets from the leaders'
+validation targets alone, in which e is seen for the first time: with a refit, and not without.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ COUNTING = ("markov", "sequential_rules", "pctm", "item_knn", "ease", "matrix_fa
 
 
 def make_log(changed: int | None = None) -> pl.DataFrame:
-    """All walks, to the item w of another fold; at the time `changed` all have another's item."""
+    """All walks, to the item w of another fold; each first item is the h or w of another walk.
+
+    At the time `changed` everybody has the item of another walk.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for number in range(LEADERS + FOLLOWERS):

@@ -1,4 +1,4 @@
-"""A writer that is killed before a step; who forks it has no threads, which a fork would lose."""
+"""A writer that is killed before a step; the process that forks it may have no threads yet."""
 
 from __future__ import annotations
 
