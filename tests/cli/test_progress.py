@@ -132,7 +132,7 @@ def test_a_run_shows_every_stage_in_80_columns_and_leaves_nothing(
 def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet: float, level: str
 ) -> None:
-    caplog.set_level("DEBUG")
+    caplog.set_level("DEBUG", logger="recsys")
     monkeypatch.setattr("recsys.training.epochs._QUIET", quiet)
     view = Recorded(80, terminal=False).view()
     epochs = [{"train/loss": 5.0, "train/seconds": 1.0}]

@@ -25,6 +25,7 @@ from schemathesis.specs.openapi import checks as openapi_checks
 
 from recsys.cli import app
 from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
 from recsys.machine import usable_processors
 from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
