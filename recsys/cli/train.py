@@ -252,7 +252,10 @@ def evaluate_held_out(
     """
     if predictions is not None:
         if bundle is not None or out or candidates or retrieve or part != "test":
-            raise InputError("evaluate: --predictions takes --data, --name, --set, --tracking-uri")
+            raise InputError(
+                "evaluate: --predictions takes --data, --name, --set and --tracking-uri, and ranks "
+                "the test targets"
+            )
         _evaluate_predictions(predictions, data, name, overrides, uri)
         return
     if bundle is None or name is not None or overrides or uri is not None:

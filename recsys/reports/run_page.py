@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -302,10 +303,11 @@ def _reasons(parts: pl.DataFrame) -> list[tuple[Any, float]]:
 
 
 def _names(bundle: ModelBundle, items: set[Any]) -> dict[Any, str]:
-    """Return the names of items by their ids; an item without a name is called by its id."""
+    """Return the names of items by their ids: with the id where two share one or there is none."""
     names = {item: str(item) for item in items}
     for column in bundle.name_columns[:1]:
         known = bundle.item_table.filter(pl.col("item_id").is_in(list(items)))
         named = known.select("item_id", pl.col(column).cast(pl.String)).iter_rows()
         names |= {item: name for item, name in named if name}
-    return names
+    counts = Counter(names.values())
+    return {item: name if counts[name] == 1 else f"{name} ({item})" for item, name in names.items()}

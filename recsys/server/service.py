@@ -99,8 +99,8 @@ class ServedModel:
         if dataset is not None:
             model.recommender.reader.rows(dataset.user_ids[:1])
         if bundle.times == "none" and not bundle.encoders.input_columns:
-            item = bundle.vocabulary.ids[0]
-            model.answer([(RecommendRequest(history=[item], k=1, seen="allow"), None)])
+            one_item, retrieve = [bundle.vocabulary.ids[:1]], settings.retrieve
+            model.recommender.recommend(one_item, k=1, seen="allow", retrieve=retrieve)
             states.hits = states.misses = 0  # nobody asked yet
         return model
 
@@ -302,6 +302,8 @@ class Service:
                     self._answer([job])
                 return
             results = [error]
+        # All at once, since each call wakes the event loop.
+        first.future.get_loop().call_soon_threadsafe(_settle, jobs, results)
         metrics, states, question = self.metrics, self.model.bundle.states, first.key[0]
         metrics.batches.labels(question).observe(len(jobs))
         metrics.model_seconds.labels(question).observe(time.monotonic() - began)
@@ -310,8 +312,6 @@ class Service:
             metrics.histories.labels("hit").inc(states.hits)
             metrics.histories.labels("miss").inc(states.misses)
             states.hits = states.misses = 0
-        # All at once, since each call wakes the event loop.
-        first.future.get_loop().call_soon_threadsafe(_settle, jobs, results)
 
     async def watch(self) -> None:
         """Look for a new model from time to time, until cancelled; the old one answers meanwhile.
