@@ -397,7 +397,7 @@ def how_measured(comparison: Comparison, tested: str | None = None) -> str:
 
 def verdict(difference: PairedResult, rival_mean: float, rival: str) -> str:
     """Say how a run compares with its rival, whose metric is given."""
-    p = f"p = {decimals(difference.p_value)}"
+    p = f"p\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{decimals(difference.p_value)}"
     change = decimals(difference.difference, "+")
     if rival_mean:
         change = f"{round(100 * difference.difference / rival_mean):+d}%".replace("-", "−")

@@ -191,7 +191,7 @@ def test_the_verdict_follows_the_difference() -> None:
         (0.1, 0.001, 0.0, "+.1000 over the best (p = .0010)"),
     ):
         result = PairedResult(difference, 0, 0, p_value)
-        assert verdict(result, mean, "the best") == words
+        assert verdict(result, mean, "the best").replace("\xa0", " ") == words
 
 
 def test_chance_by_hand() -> None:
