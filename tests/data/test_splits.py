@@ -295,6 +295,20 @@ def test_parts_partition_the_log(
         assert known[user] + targets["test"].get(user, []) == [t for t in tokens if t != 0]
 
 
+def test_cuts_do_not_depend_on_the_blocks_they_are_found_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Real logs have users beyond the first block; small ones do not."""
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], rng.integers(1, 9, 40).cumsum()])
+    times = np.concatenate([np.sort(rng.integers(0, 99, n)) for n in np.diff(offsets)])
+    for split in (LeaveLastBasketOut(), GlobalTime(valid_from=60, test_from=80)):
+        whole = cut_points(split, times, offsets)
+        with monkeypatch.context() as patch:
+            patch.setattr("recsys.data.splits._BLOCK", 10)
+            np.testing.assert_array_equal(cut_points(split, times, offsets), whole)
+
+
 def test_dates_of_yaml_are_dates_of_the_log(tmp_path: Path) -> None:
     log = LOG.with_columns(timestamp=pl.date(2011, 11, pl.col("timestamp")))
     overrides = ["data.split={kind: global_time, valid_from: 2011-11-04, test_from: 2011-11-06}"]
