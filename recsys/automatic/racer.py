@@ -305,8 +305,8 @@ class Racer:
         """
         if self.is_over(until):
             return
-        context, interrupted, self._saved = self.context, False, time.monotonic()
-        started, before = time.monotonic(), self.seconds
+        context, interrupted, before = self.context, False, self.seconds
+        started = self._saved = time.monotonic()
 
         def record(epoch: int, metrics: dict[str, float]) -> bool:
             self._note(epoch, metrics)

@@ -197,7 +197,6 @@ def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, 
         if not state.baselines:
             raise
         logger.warning("no model could be trained: %s", error)
-        context.members = ()
         return None, "no model could be trained"
     logger.warning("Ctrl-C: the best so far is tested; Ctrl-C again ends the run")
     trained = sorted((r for r in context.racers if r.points), key=lambda racer: -racer.quality)

@@ -135,7 +135,7 @@ def _retail(
     )
 
 
-_SHA256 = """
+_FILES = """
 6edab6475013c91cb628ca18b2b6ac877a47ee539f22626b6671c6a5ba00fc45 ml-1m.parquet
 e115705a19919842d8cf749300954f5de87b3e399bcfec6ca4dafd3561fa9973 ml-1m-items.parquet
 06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490 ml-100k.tsv
@@ -147,9 +147,11 @@ b10b1e9ef624567211e6387fe281a4719390b953ff8f2838aec9b1e41fb2afeb amazon-beauty-t
 """
 
 
+_SHA256 = {name: sha256 for sha256, name in map(str.split, _FILES.strip().splitlines())}
+
+
 def _files(*names: str) -> dict[str, str]:
-    digests = _SHA256.split()
-    return {name: digests[digests.index(name) - 1] for name in names}
+    return {name: _SHA256[name] for name in names}
 
 
 _MOVIELENS = "https://grouplens.org/datasets/movielens"

@@ -256,11 +256,8 @@ def mean_of(
     }
     validated = catalogue.restored_model(experiment.model, dataset.histories("valid"), weights)
     started = time.perf_counter()
-    validated, length = (
-        validated.to(model.items.weight.device),
-        experiment.model.max_sequence_length,
-    )
-    scorer = ModelScorer(validated, length, trained=True)
+    validated = validated.to(model.items.weight.device)
+    scorer = ModelScorer(validated, experiment.model.max_sequence_length, trained=True)
     ranks = evaluate(scorer, valid, "valid", experiment.evaluation.seen)
     mean = {
         MONITOR: float(ranks.values("ndcg_at_10").mean()),
