@@ -35,7 +35,7 @@ from recsys.data.audit import audit
 from recsys.data.features import Encoders
 from recsys.data.preparation import held, write_dataset
 from recsys.data.prepared import LogWords, PreparedDataset, with_words
-from recsys.data.sources import find_named_dataset, source_name
+from recsys.data.sources import source_name
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
@@ -114,8 +114,6 @@ def fit_log(
     parse_experiment({"name": plan.name, "seed": plan.seed}, (), "the run")  # refuses odd names
     limit = TIME_LIMITS[plan.preset] if time_limit is None else parse_time_limit(time_limit)
     clock = Clock(limit, started=time.monotonic() if started is None else started)
-    if isinstance(source, str | os.PathLike):
-        find_named_dataset(os.fspath(source))  # refuses what is not there at once
     for folder in (plan.out, plan.beaten):
         check_out(folder)  # before a dataset of that name is replaced
     with shown() as view, stage(f"{plan.name}: reading", progress=view):

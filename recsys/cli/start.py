@@ -31,7 +31,7 @@ from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.audit import audit
 from recsys.data.manifest import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.data.sources import DATASETS
+from recsys.data.sources import DATASETS, find_named_dataset
 from recsys.errors import InputError
 from recsys.progress import shown
 
@@ -82,12 +82,13 @@ def run(
         raise InputError(
             f"--set {stray[0]}: of a log, only settings of data: those of models follow from it"
         )
+    find_named_dataset(source)  # refuses what is not there at once
+    data = read_preparation(source, log, overrides).data
     started = monotonic()  # before torch, Lightning and MLflow are loaded, which takes seconds
     from recsys.automatic.rules import Plan
     from recsys.automatic.run import fit_log, name_of
 
     plan = Plan(name or name_of(source), preset or "balanced", seed or 0, store_of(uri), fresh)
-    data = read_preparation(source, log, overrides).data
     command = shlex.join(["recsys", *sys.argv[1:]])
     fitted = fit_log(
         source, plan, time_limit, items=items, config=data, command=command, started=started
@@ -114,13 +115,13 @@ def _show(fitted: FittedLog) -> None:
 
 
 def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | None) -> None:
+    experiment = read_experiment(config, overrides, uri)
+    dataset = find_dataset(experiment)  # may refuse: before torch is loaded, which takes seconds
     from recsys.experiments.baselines import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
     from recsys.reports.comparison import compare
     from recsys.tracking.store import mlflow_link
 
-    experiment = read_experiment(config, overrides, uri)
-    dataset = find_dataset(experiment)
     with shown() as view:
         run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
         names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]

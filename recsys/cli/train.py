@@ -60,15 +60,15 @@ def train_model(
         start: Start from this trained model: runs/NAME, or models:/NAME@ALIAS. Its settings stay,
             unless --set changes them.
     """
-    from recsys.experiments.fit import fit
-    from recsys.tracking.store import mlflow_link
-
     experiment = _experiment(config, overrides, uri, start, data)
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
         raise InputError(
             f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
         )
     experiment, dataset = prepared_for(experiment, data)
+    from recsys.experiments.fit import fit  # takes seconds: after what may refuse
+    from recsys.tracking.store import mlflow_link
+
     run = fit(experiment, dataset, fresh=fresh)
     row: dict[str, object] = {"run": run.run_id, "bundle": str(run.bundle)}
     if experiment.model.kind != "averaged":  # the members of a mean have their own
@@ -139,12 +139,12 @@ def tune_model(
         minutes: Minutes that this call may take; overrides the search.
         out: File for the best config; default: runs/NAME-tuned.yaml.
     """
-    from recsys.experiments.tune import tune
-
     experiment = read_experiment(config, overrides, uri)
     budget = {"trials": trials, "minutes": minutes}
     changes = {name: value for name, value in budget.items() if value is not None}
     experiment, dataset = prepared_for(experiment, data)
+    from recsys.experiments.tune import tune
+
     best = tune(experiment, dataset, load_section(search, Search).model_copy(update=changes))
     out = out or Path("runs") / f"{best.experiment.name}.yaml"
     best.write(out)
