@@ -7,7 +7,8 @@ purchase; docs/results.md has the measurements that it was made from.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -44,6 +45,8 @@ _SEQUENCE_NUMBER_STEPS = 3
 """Times whose differences within a user take at most this many values are sequence numbers."""
 _MOST_VALUES = 1_000
 """A kept column of categories with more different values is refused: few interactions share one."""
+_ITEMS_PER_VALUE = 4
+"""Items for each value of a column of the item table that models read."""
 _NEEDED = 4
 """Interactions of a user with two held out and a pair to learn from."""
 BY_DATE = Choice(
@@ -143,6 +146,8 @@ class LogFacts:
     """Share of the interactions that the longest histories of models would hold."""
     features: tuple[Feature, ...] = ()
     """The kept columns of the log, which the models read."""
+    item_features: tuple[Feature, ...] = ()
+    """The columns of the item table that they read."""
 
     @property
     def interactions_per_item(self) -> float:
@@ -167,6 +172,7 @@ class LogFacts:
             has_times=_has_times(histories),
             newest_share=float(np.minimum(lengths, _LENGTHS[-1]).sum() / max(lengths.sum(), 1)),
             features=tuple(_read_column(name, dataset) for name in dataset.config.keep),
+            item_features=tuple(_categories_of(dataset.item_table)),
         )
 
 
@@ -207,9 +213,24 @@ def _read_column(name: str, dataset: PreparedDataset) -> Feature:
     return feature
 
 
+def _categories_of(items: pl.DataFrame) -> Iterator[Feature]:
+    """Yield the columns of text, or lists of it, whose values are shared by items.
+
+    Numbers are left out: sales and ratings often count what came after the cut.
+    """
+    for name, dtype in items.drop("item_id", "count", strict=False).schema.items():
+        if getattr(dtype, "inner", dtype) not in (pl.String, pl.Categorical, pl.Enum):
+            continue
+        feature = Feature(kind="categories" if dtype.is_nested() else "category", column=name)
+        with suppress(InputError):  # it tells no items apart, or no two share a value
+            values = COLUMN_CLASSES[feature.kind].fit(FeatureCells("item", feature, items))
+            if values.num_categories <= min(_MOST_VALUES, len(items) / _ITEMS_PER_VALUE):
+                yield feature
+
+
 # --- Settings ------------------------------------------------------------------------------------
 
-_FEATURES = "model.interaction_features"
+_FEATURES, _ITEM_FEATURES = "model.interaction_features", "model.item_features"
 
 
 def choose_settings(facts: LogFacts) -> list[Choice]:
@@ -244,9 +265,13 @@ def choose_settings(facts: LogFacts) -> list[Choice]:
         loss = "{kind: sampled_softmax, num_negatives: 2048}"
         costly = f"{facts.items:,} items: the softmax over all of them costs too much"
         choices.append(Choice("training.loss", loss, costly))
-    if facts.features:
-        read = ", ".join(f"{feature.column} as {feature.kind}" for feature in facts.features)
-        choices.append(Choice(_FEATURES, read, "kept columns describe past interactions"))
+    for setting, features, reason in (
+        (_FEATURES, facts.features, "kept columns describe past interactions"),
+        (_ITEM_FEATURES, facts.item_features, "values of the item table that items share"),
+    ):
+        if features:
+            read = ", ".join(f"{feature.column} as {feature.kind}" for feature in features)
+            choices.append(Choice(setting, read, reason))
     return choices
 
 
@@ -264,7 +289,8 @@ def propose(
     facts: LogFacts, settings: Sequence[Choice], data: DataConfig, plan: Plan
 ) -> list[Kind]:
     """Return the kinds of model of a race with their settings, the most likely to win first."""
-    overrides = [f"{name}={value}" for name, value, _ in settings if name != _FEATURES]
+    features = {_FEATURES: facts.features, _ITEM_FEATURES: facts.item_features}
+    overrides = [f"{name}={value}" for name, value, _ in settings if name not in features]
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     if facts.repeat_share >= _REPEATS:
         order = _REPEAT_ORDER
@@ -282,7 +308,7 @@ def propose(
             "name": plan.name,
             "seed": plan.seed,
             "data": data,
-            "model": {**model, "interaction_features": facts.features},
+            "model": {**model, **{name[6:]: read for name, read in features.items()}},
             "training": training,
             "count_ensemble": {},
             "tracking": plan.tracking,

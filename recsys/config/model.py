@@ -244,7 +244,7 @@ class AveragedMember(Section):
     """A model of a mean, and what differs in its training from the section training."""
 
     model: Annotated[SingleModelConfig, Field(discriminator="kind"), BeforeValidator(_model_kind)]
-    """The model; it reads no features."""
+    """The model; it reads no features of interactions or users."""
     max_epochs: int | None = Field(None, ge=1, le=MAX_COUNT)
     """Maximum number of epochs; that of the section training if None."""
     validate_every: int | None = Field(None, ge=1, le=MAX_COUNT)
@@ -258,7 +258,7 @@ class AveragedConfig(Section):
 
     kind: Literal["averaged"]
     members: tuple[AveragedMember, ...] = Field(min_length=2, max_length=8)
-    """The models; all read the same number of items of a history."""
+    """The models; all read the same number of items of a history, and features of items."""
 
     @field_validator("members")
     @classmethod
@@ -266,10 +266,19 @@ class AveragedConfig(Section):
         models = [member.model for member in members]
         if len({model.max_sequence_length for model in models}) > 1:
             raise ValueError("all must have the same max_sequence_length")
-        features = ("item_features", "interaction_features", "user_features")
-        if any(getattr(model, name, ()) for model in models for name in features):
-            raise ValueError("models that read features cannot be averaged")
+        inputs = ("interaction_features", "user_features")
+        if any(getattr(model, name, ()) for model in models for name in inputs):
+            raise ValueError("models that read features of interactions or users have no mean")
+        features = [getattr(model, "item_features", ()) for model in models]
+        if any(own != features[0] for own in features):
+            raise ValueError("all must have the same item_features")
         return members
+
+    @property
+    def item_features(self) -> tuple[Feature, ...]:
+        """Those of each member."""
+        features: tuple[Feature, ...] = getattr(self.members[0].model, "item_features", ())
+        return features
 
     @property
     def family(self) -> str:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors import torch as torch_files
 from torch import Tensor
 
-from recsys.config import Feature, FeatureReaderConfig, ModelConfig
+from recsys.config import Feature, ModelConfig
 from recsys.data.database import MISSING_WORDS
 from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
 from recsys.data.histories import Features, FeatureTable, Int64s
@@ -434,9 +434,7 @@ NO_ENCODERS = Encoders()
 
 def features_of(config: ModelConfig, entity: Entity) -> tuple[Feature, ...]:
     """Return the features of an entity that a model reads; none if its kind reads no features."""
-    if not isinstance(config, FeatureReaderConfig):
-        return ()
-    features: tuple[Feature, ...] = getattr(config, f"{entity}_features")
+    features: tuple[Feature, ...] = getattr(config, f"{entity}_features", ())
     return features
 
 

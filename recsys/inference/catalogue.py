@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from recsys.config import Experiment, FeatureReaderConfig, ModelConfig
+from recsys.config import AveragedConfig, Experiment, FeatureReaderConfig, ModelConfig
 from recsys.data.database import check_memory
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors, features_of
 from recsys.data.histories import PAD, FeatureTable, Histories
@@ -24,7 +24,7 @@ from recsys.model.embeddings import (
     ItemFeatureEmbeddings,
     VectorEmbeddings,
 )
-from recsys.model.models import Model
+from recsys.model.models import AveragedModel, Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +78,8 @@ class Catalogue:
         its own row of the embeddings would be trained as a negative and never as a target.
         """
         self.check_memory(config, 1)
+        if isinstance(config, AveragedConfig):
+            return AveragedModel([self.new_model(m.model, interactions) for m in config.members])
         encoders, dim = self.encoders, config.embedding_dim
         has_ids = not isinstance(config, FeatureReaderConfig) or config.item_ids
         inputs = features = None

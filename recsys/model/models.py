@@ -213,7 +213,7 @@ class AveragedModel(Model):
     """score(c) = 1/M Σ_m score_m(c), of M models that were trained one by one.
 
     Logits of a softmax: their mean ranks as the geometric mean of the members' probabilities. The
-    members read as many items of a history, and no features.
+    members read as many items of a history, and the same features of items.
     """
 
     def __init__(self, members: Sequence[Model]) -> None:
@@ -239,10 +239,9 @@ class AveragedModel(Model):
 class AveragedItems:
     """The embeddings of the members, concatenated: [..., D] with D = Σ_m D_m."""
 
-    features: None = None
-
     def __init__(self, members: Sequence[Model]) -> None:
         self._members = [member.items for member in members]
+        self.features = self._members[0].features
         self.embedding_dim = sum(items.embedding_dim for items in self._members)
         self.num_items = self._members[0].num_items
 

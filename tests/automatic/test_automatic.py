@@ -134,6 +134,26 @@ def test_a_kept_column_that_tells_nothing_is_refused(
         kept(tmp_path, column=values)
 
 
+def test_models_read_the_item_table_where_items_share_values(tmp_path: Path) -> None:
+    columns = {
+        "name": [f"item {n}" for n in range(ITEMS)],
+        "brand": ["a", "b", "c", None] * 10,
+        "pairs": [f"pair {n // 2}" for n in range(ITEMS)],  # too few items a value
+        "tags": [["x"], ["x", "y"]] * 20,
+        "sales": [n % 5 for n in range(ITEMS)],  # may count what came later
+        "shop": ["one"] * ITEMS,
+    }
+    items = pl.DataFrame({"item_id": range(ITEMS), **columns})
+    facts = LogFacts.of(prepare(chains(150, 12), out=tmp_path / "data", items=items))
+    assert settings_of(facts)["model.item_features"] == "brand as category, tags as categories"
+    for kind in kinds_of(facts, "best"):
+        model = kind.experiment.model
+        assert isinstance(model, FeatureReaderConfig)
+        assert model.item_features == facts.item_features
+        assert not model.interaction_features
+    assert "model.item_features" not in settings_of(USUAL)
+
+
 # --- The split -----------------------------------------------------------------------------------
 
 

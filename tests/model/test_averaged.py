@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from mlflow import MlflowClient
@@ -19,6 +20,7 @@ from recsys.config import (
     DotProduct,
     Experiment,
     FactorisationMachineConfig,
+    Feature,
     HSTUConfig,
     KernelAttention,
     MaskedItemConfig,
@@ -32,6 +34,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.trainings import member_experiment
+from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
 from recsys.model.models import AveragedModel
@@ -124,6 +127,28 @@ def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
     assert not explained_by_removal(bundle)
 
 
+def test_members_read_the_same_item_features(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
+    ids = tiny_log["item_id"].unique(maintain_order=True)
+    items = pl.DataFrame({"item_id": ids, "kind": [n % 2 * "b" or "a" for n in range(len(ids))]})
+    dataset = prepare(tiny_log, out=tmp_path / "data", items=items)
+    read = {"item_features": (Feature(column="kind"),)}
+    config = mean_of(*(model.model_copy(update=read) for model in (ATTENTION, DOT)))
+    catalogue = Catalogue.of(config, dataset)
+    model = catalogue.new_model(config, np.ones(dataset.num_items + 1, dtype=np.int64)).eval()
+    assert isinstance(model, AveragedModel)
+    for member in model.members:
+        assert member.items.features is not None
+        nn.init.normal_(member.items.features.category_weight[1:])
+    words = model, Experiment(model=config), dataset, ("train",)
+    written = ModelBundle.write(tmp_path / "bundle", *words, encoders=catalogue.encoders)
+    histories = dataset.histories("valid")
+    alone = [ModelScorer(member, LENGTH).score(histories).numpy() for member in model.members]
+    found = written.scorer.score(histories).numpy()[:, 1:]
+    assert np.allclose(found, np.mean(alone, axis=0)[:, 1:], atol=1e-5)
+    nn.init.zeros_(model.members[1].items.features.category_weight)
+    assert not np.allclose(ModelScorer(model, LENGTH).score(histories).numpy()[:, 1:], found)
+
+
 # --- Settings ------------------------------------------------------------------------------------
 
 
@@ -140,7 +165,8 @@ PLAIN: dict[str, Any] = {"model": {"head": {"kind": "dot_product"}}}
         (tree(PLAIN), "at least 2 items"),
         (tree(PLAIN, {"model": {"kind": "sequence_to_sequence"}}), "kind must be"),
         (tree(PLAIN, {"model": {"max_sequence_length": 9}}), "the same max_sequence_length"),
-        (tree(PLAIN, {"model": {"item_features": ["colour"]}}), "features cannot be averaged"),
+        (tree(PLAIN, {"model": {"item_features": ["colour"]}}), "have the same item_features"),
+        (tree(PLAIN, {"model": {"user_features": ["age"]}}), "of interactions or users have no"),
         (tree(PLAIN, {"model": {"num_blocks": -1}}), r"model\.members\.1\.model\.num_blocks"),
         (tree(PLAIN, PLAIN, start={"bundle": "runs/a"}), "train each one by itself"),
         (
