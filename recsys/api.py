@@ -54,7 +54,7 @@ def fit(
     Args:
         log: a frame (pandas, polars, Arrow, DuckDB …), a file, a folder of parts or a pattern.
         items: a table with the column item_id, whose names explanations and the page show; the
-            models do not read it.
+            models read its columns of categories, such as a brand.
         users: a table with the column user_id, which the models do not read.
         time_limit: seconds, or text such as ``"30m"``; 5, 15 and 60 minutes for the presets if
             None.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -135,18 +135,19 @@ def test_members_read_the_same_item_features(tiny_log: pl.DataFrame, tmp_path: P
     config = mean_of(*(model.model_copy(update=read) for model in (ATTENTION, DOT)))
     catalogue = Catalogue.of(config, dataset)
     model = catalogue.new_model(config, np.ones(dataset.num_items + 1, dtype=np.int64)).eval()
-    assert isinstance(model, AveragedModel)
-    for member in model.members:
-        assert member.items.features is not None
-        nn.init.normal_(member.items.features.category_weight[1:])
-    words = model, Experiment(model=config), dataset, ("train",)
+    tables = [
+        w for name, w in model.named_parameters() if name.endswith("features.category_weight")
+    ]
+    for table in tables:
+        nn.init.normal_(table[1:])
+    words: Any = (model, Experiment(model=config), dataset, ("train",))
     written = ModelBundle.write(tmp_path / "bundle", *words, encoders=catalogue.encoders)
-    histories = dataset.histories("valid")
-    alone = [ModelScorer(member, LENGTH).score(histories).numpy() for member in model.members]
-    found = written.scorer.score(histories).numpy()[:, 1:]
-    assert np.allclose(found, np.mean(alone, axis=0)[:, 1:], atol=1e-5)
-    nn.init.zeros_(model.members[1].items.features.category_weight)
-    assert not np.allclose(ModelScorer(model, LENGTH).score(histories).numpy()[:, 1:], found)
+    histories, members = dataset.histories("valid"), next(iter(model.children()))
+    alone = [ModelScorer(member, LENGTH).score(histories) for member in cast("Any", members)]
+    found = written.scorer.score(histories)[:, 1:]
+    assert np.allclose(found, torch.stack(alone).mean(dim=0)[:, 1:], atol=1e-5)
+    nn.init.zeros_(tables[1])
+    assert not np.allclose(ModelScorer(model, LENGTH).score(histories)[:, 1:], found)
 
 
 # --- Settings ------------------------------------------------------------------------------------
