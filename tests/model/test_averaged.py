@@ -140,8 +140,11 @@ def test_members_read_the_same_item_features(tiny_log: pl.DataFrame, tmp_path: P
     ]
     for table in tables:
         nn.init.normal_(table[1:])
-    words: Any = (model, Experiment(model=config), dataset, ("train",))
-    written = ModelBundle.write(tmp_path / "bundle", *words, encoders=catalogue.encoders)
+    written = ModelBundle.write(
+        tmp_path / "bundle",
+        *(model, Experiment(model=config), dataset, ("train",)),
+        encoders=catalogue.encoders,
+    )
     histories, members = dataset.histories("valid"), next(iter(model.children()))
     alone = [ModelScorer(member, LENGTH).score(histories) for member in cast("Any", members)]
     found = written.scorer.score(histories)[:, 1:]
