@@ -219,9 +219,11 @@ def _categories_of(items: pl.DataFrame) -> Iterator[Feature]:
     Numbers are left out: sales and ratings often count what came after the cut.
     """
     for name, dtype in items.drop("item_id", "count", strict=False).schema.items():
-        if getattr(dtype, "inner", dtype) not in (pl.String, pl.Categorical, pl.Enum):
+        is_text = getattr(dtype, "inner", dtype) in (pl.String, pl.Categorical, pl.Enum)
+        is_single = is_text and not dtype.is_nested()
+        if not is_text or (is_single and not numbers_in(present(items[name])).has_nulls()):
             continue
-        feature = Feature(kind="categories" if dtype.is_nested() else "category", column=name)
+        feature = Feature(kind="category" if is_single else "categories", column=name)
         with suppress(InputError):  # it tells no items apart, or no two share a value
             values = COLUMN_CLASSES[feature.kind].fit(FeatureCells("item", feature, items))
             if values.num_categories <= min(_MOST_VALUES, len(items) / _ITEMS_PER_VALUE):

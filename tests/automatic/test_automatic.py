@@ -141,6 +141,7 @@ def test_models_read_the_item_table_where_items_share_values(tmp_path: Path) -> 
         "pairs": [f"pair {n // 2}" for n in range(ITEMS)],  # too few items a value
         "tags": [["x"], ["x", "y"]] * 20,
         "sales": [n % 5 for n in range(ITEMS)],  # may count what came later
+        "rating": [f"{n % 5}.5" for n in range(ITEMS)],
         "shop": ["one"] * ITEMS,
     }
     items = pl.DataFrame({"item_id": range(ITEMS), **columns})
