@@ -128,21 +128,24 @@ def _by_merit(racers: Sequence[Racer]) -> list[Racer]:
 
 
 def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
-    """Train the winner of a race on while it gains; then one of another kind, if time is left."""
+    """Train the winner of a race on while it gains; then one of another kind, if time is left.
+
+    If no other kind was in the race, it is the most promising one that has the time.
+    """
     winner, clock = ranked[0], context.clock
     context.say(f"training {winner.name}")
     winner.train(context.moment(_TRAINING, [winner]))
-    other = partner(ranked) if context.averages else None
-    if other is None:
-        return [winner]
-    until = context.moment(_TRAINING, [winner, other])
-    missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
-    seconds = missing / other.experiment.training.validate_every * other.interval
-    if missing and clock.spent + seconds > until:
-        return [winner]
-    context.say(f"training {other.name}, for the mean with {winner.name}")
-    other.train(until)
-    return [winner, other]
+    best, family = partner(ranked), winner.experiment.model.family
+    others = [r for r in context.racers if r.experiment.model.family != family and not r.failure]
+    for other in ([best] if best else others) if context.averages else ():
+        until = context.moment(_TRAINING, [winner, other])
+        missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
+        seconds = missing / other.experiment.training.validate_every * other.interval
+        if not missing or clock.spent + seconds <= until:
+            context.say(f"training {other.name}, for the mean with {winner.name}")
+            other.train(until)
+            return [winner, other]
+    return [winner]
 
 
 def partner(ranked: Sequence[Racer]) -> Racer | None:

@@ -360,6 +360,28 @@ def test_another_kind_trains_if_it_has_a_quarter_of_the_epochs_in_time(
     assert race.train_on(winner.context, [winner, other]) == [winner]
 
 
+def test_after_a_race_of_one_another_kind_trains_if_it_has_the_time(
+    start: Callable[..., list[Racer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    racers = {racer.name: racer for racer in start("balanced", averages=True)}
+    winner, summed, hstu = racers["dot-product"], racers["target-attention"], racers["hstu"]
+    context = winner.context
+    of(winner, *[0.1] * 12)
+    context.state.rungs |= {racer.name: 0 for racer in racers.values() if racer is not winner}
+    monkeypatch.setattr(Racer, "train", lambda racer, _: None)
+    clock, seconds = context.clock, 3 * hstu.interval / hstu.experiment.training.validate_every
+    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + 1.5 * seconds)
+    assert summed.interval > 2 * hstu.interval
+    assert race.train_on(context, [winner]) == [winner, hstu]
+    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + 9 * seconds)
+    assert race.train_on(context, [winner]) == [winner, summed]
+    summed.failure = str(DIVERGED)
+    assert race.train_on(context, [winner]) == [winner, hstu]
+    assert hstu.outcome == "not raced: no time"
+    of(hstu, 0.1)
+    assert hstu.outcome == "adds nothing"
+
+
 @pytest.mark.parametrize(("needed", "kind"), [(-1.0, "averaged"), (9.0, "one model")])
 def test_a_mean_must_be_better_than_its_first_member(
     start: Callable[..., list[Racer]],
