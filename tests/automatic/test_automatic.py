@@ -150,8 +150,7 @@ def test_models_read_the_item_table_where_items_share_values(tmp_path: Path) -> 
     for kind in kinds_of(facts, "best"):
         model = kind.experiment.model
         assert isinstance(model, FeatureReaderConfig)
-        assert model.item_features == facts.item_features
-        assert not model.interaction_features
+        assert (model.item_features, model.interaction_features) == (facts.item_features, ())
     assert "model.item_features" not in settings_of(USUAL)
 
 
