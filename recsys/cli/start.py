@@ -116,12 +116,12 @@ def _show(fitted: FittedLog) -> None:
 
 def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | None) -> None:
     experiment = read_experiment(config, overrides, uri)
-    dataset = find_dataset(experiment)  # may refuse: before torch is loaded, which takes seconds
     from recsys.experiments.baselines import baselines_of, fit_baselines
     from recsys.experiments.fit import fit
     from recsys.reports.comparison import compare
     from recsys.tracking.store import mlflow_link
 
+    dataset = find_dataset(experiment)
     with shown() as view:
         run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
         names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]

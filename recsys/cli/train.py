@@ -65,10 +65,10 @@ def train_model(
         raise InputError(
             f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
         )
-    experiment, dataset = prepared_for(experiment, data)
-    from recsys.experiments.fit import fit  # takes seconds: after what may refuse
+    from recsys.experiments.fit import fit
     from recsys.tracking.store import mlflow_link
 
+    experiment, dataset = prepared_for(experiment, data)
     run = fit(experiment, dataset, fresh=fresh)
     row: dict[str, object] = {"run": run.run_id, "bundle": str(run.bundle)}
     if experiment.model.kind != "averaged":  # the members of a mean have their own
@@ -142,9 +142,9 @@ def tune_model(
     experiment = read_experiment(config, overrides, uri)
     budget = {"trials": trials, "minutes": minutes}
     changes = {name: value for name, value in budget.items() if value is not None}
-    experiment, dataset = prepared_for(experiment, data)
     from recsys.experiments.tune import tune
 
+    experiment, dataset = prepared_for(experiment, data)
     best = tune(experiment, dataset, load_section(search, Search).model_copy(update=changes))
     out = out or Path("runs") / f"{best.experiment.name}.yaml"
     best.write(out)
