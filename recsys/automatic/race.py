@@ -144,7 +144,8 @@ def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
         if not missing or clock.spent + seconds <= until:
             context.say(f"training {other.name}, for the mean with {winner.name}")
             other.train(until)
-            return [winner, other]
+            if other.points:
+                return [winner, other]
     return [winner]
 
 

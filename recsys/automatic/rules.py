@@ -31,6 +31,7 @@ from recsys.data.features import COLUMN_CLASSES, FeatureCells
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import cut_points
+from recsys.data.times import fitting_forms
 from recsys.errors import InputError
 from recsys.reports.run_page import Choice
 
@@ -45,8 +46,8 @@ _SEQUENCE_NUMBER_STEPS = 3
 """Times whose differences within a user take at most this many values are sequence numbers."""
 _MOST_VALUES = 1_000
 """A kept column of categories with more different values is refused: few interactions share one."""
-_ITEMS_PER_VALUE = 4
-"""Items for each value of a column of the item table that models read."""
+_ITEMS_PER_VALUE, _MOST_IN_A_LIST = 4, 50
+"""Items for each value of a column of the item table that models read, and values of an item."""
 _NEEDED = 4
 """Interactions of a user with two held out and a pair to learn from."""
 BY_DATE = Choice(
@@ -216,14 +217,21 @@ def _read_column(name: str, dataset: PreparedDataset) -> Feature:
 def _categories_of(items: pl.DataFrame) -> Iterator[Feature]:
     """Yield the columns of text, or lists of it, whose values are shared by items.
 
-    Numbers are left out: sales and ratings often count what came after the cut.
+    Numbers and dates are left out: sales, ratings or the last sale often tell what came after the
+    cut. So are long lists, since all items take the room of the longest.
     """
     for name, dtype in items.drop("item_id", "count", strict=False).schema.items():
-        is_text = getattr(dtype, "inner", dtype) in (pl.String, pl.Categorical, pl.Enum)
-        is_single = is_text and not dtype.is_nested()
-        if not is_text or (is_single and not numbers_in(present(items[name])).has_nulls()):
+        if getattr(dtype, "inner", dtype) not in (pl.String, pl.Categorical, pl.Enum):
             continue
-        feature = Feature(kind="category" if is_single else "categories", column=name)
+        feature = Feature(kind="categories" if dtype.is_nested() else "category", column=name)
+        if dtype.is_nested():
+            is_read = (items[name].list.len().max() or 0) <= _MOST_IN_A_LIST
+        else:
+            values = present(items[name])
+            others = min(read(values).null_count() for read in (numbers_in, dates_in))
+            is_read = others > len(values) / 2 and not fitting_forms(values)
+        if not is_read:
+            continue
         with suppress(InputError):  # it tells no items apart, or no two share a value
             values = COLUMN_CLASSES[feature.kind].fit(FeatureCells("item", feature, items))
             if values.num_categories <= min(_MOST_VALUES, len(items) / _ITEMS_PER_VALUE):

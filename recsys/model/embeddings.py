@@ -116,6 +116,14 @@ class ItemEmbeddings(nn.Embedding):
         nn.init.normal_(self.weight, std=std)
         self.weight[0] = 0
 
+    @torch.no_grad()
+    def clear_unread(self) -> None:
+        """Make rows zero that no item reads: with the items of another training they are read."""
+        if self.features is not None:
+            unread = torch.ones(self.num_embeddings, dtype=torch.bool, device=self.weight.device)
+            unread[self.features.rows] = False
+            self.weight[unread] = 0
+
     def forward(self, tokens: Tensor) -> Tensor:
         if self.features is None:
             return super().forward(tokens)

@@ -242,6 +242,8 @@ class AveragedItems:
     def __init__(self, members: Sequence[Model]) -> None:
         self._members = [member.items for member in members]
         self.features = self._members[0].features
+        for items in self._members:
+            items.clear_unread()
         self.embedding_dim = sum(items.embedding_dim for items in self._members)
         self.num_items = self._members[0].num_items
 

@@ -141,7 +141,10 @@ def test_models_read_the_item_table_where_items_share_values(tmp_path: Path) -> 
         "pairs": [f"pair {n // 2}" for n in range(ITEMS)],  # too few items a value
         "tags": [["x"], ["x", "y"]] * 20,
         "sales": [n % 5 for n in range(ITEMS)],  # may count what came later
-        "rating": [f"{n % 5}.5" for n in range(ITEMS)],
+        "rating": [*(f"{n % 5}.5" for n in range(ITEMS - 1)), "none yet"],
+        "last_sale": [f"2026-01-0{1 + n % 5}" for n in range(ITEMS)],
+        "since": [f"{13 + n % 5}.01.2026" for n in range(ITEMS)],
+        "words": [["x"] * 51, *[["x", "y"]] * 39],
         "shop": ["one"] * ITEMS,
     }
     items = pl.DataFrame({"item_id": range(ITEMS), **columns})

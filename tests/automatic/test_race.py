@@ -368,18 +368,28 @@ def test_after_a_race_of_one_another_kind_trains_if_it_has_the_time(
     context = winner.context
     of(winner, *[0.1] * 12)
     context.state.rungs |= {racer.name: 0 for racer in racers.values() if racer is not winner}
-    monkeypatch.setattr(Racer, "train", lambda racer, _: None)
+    tried = []
+
+    def train(racer: Racer, _: float) -> None:
+        tried.append(racer)
+        if racer is summed:
+            racer.failure = str(DIVERGED)
+        elif racer is hstu:
+            of(racer, 0.1)
+
+    monkeypatch.setattr(Racer, "train", train)
     clock, seconds = context.clock, 3 * hstu.interval / hstu.experiment.training.validate_every
     monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + 1.5 * seconds)
-    assert summed.interval > 2 * hstu.interval
-    assert race.train_on(context, [winner]) == [winner, hstu]
-    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + 9 * seconds)
-    assert race.train_on(context, [winner]) == [winner, summed]
-    summed.failure = str(DIVERGED)
-    assert race.train_on(context, [winner]) == [winner, hstu]
     assert hstu.outcome == "not raced: no time"
-    of(hstu, 0.1)
+    assert race.train_on(context, [winner]) == [winner, hstu]
+    assert tried == [winner, hstu]  # the other one costs twice as much
     assert hstu.outcome == "adds nothing"
+    hstu.points.clear()
+    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + 9 * seconds)
+    assert race.train_on(context, [winner]) == [winner, hstu]
+    assert tried[2:] == [winner, summed, hstu]
+    assert race.train_on(context, [winner]) == [winner, hstu]
+    assert tried[5:] == [winner, hstu]  # what has failed is not tried again
 
 
 @pytest.mark.parametrize(("needed", "kind"), [(-1.0, "averaged"), (9.0, "one model")])

@@ -134,13 +134,16 @@ def test_members_read_the_same_item_features(tiny_log: pl.DataFrame, tmp_path: P
     read = {"item_features": (Feature(column="kind"),)}
     config = mean_of(*(model.model_copy(update=read) for model in (ATTENTION, DOT)))
     catalogue = Catalogue.of(config, dataset)
-    model = catalogue.new_model(config, np.ones(dataset.num_items + 1, dtype=np.int64)).eval()
+    sold = np.ones(dataset.num_items + 1, dtype=np.int64)
+    some = np.where(np.arange(len(sold)) == 2, 0, sold)  # one member was not refitted
+    trained = zip(config.members, (some, sold), strict=True)
+    model = AveragedModel([catalogue.new_model(m.model, counts) for m, counts in trained]).eval()
     tables = [w for name, w in model.named_parameters() if "category_weight" in name]
     for table in tables:
         nn.init.normal_(table[1:])
     written = ModelBundle.write(
         tmp_path / "bundle",
-        *(model, Experiment(model=config), dataset, ("train",)),
+        *(model, Experiment(model=config), dataset, ("train", "valid")),
         encoders=catalogue.encoders,
     )
     histories, members = dataset.histories("valid"), next(iter(model.children()))
