@@ -221,21 +221,22 @@ def _categories_of(items: pl.DataFrame) -> Iterator[Feature]:
     cut. So are long lists, since all items take the room of the longest.
     """
     for name, dtype in items.drop("item_id", "count", strict=False).schema.items():
-        if getattr(dtype, "inner", dtype) not in (pl.String, pl.Categorical, pl.Enum):
-            continue
-        feature = Feature(kind="categories" if dtype.is_nested() else "category", column=name)
-        if dtype.is_nested():
-            is_read = (items[name].list.len().max() or 0) <= _MOST_IN_A_LIST
-        else:
-            values = present(items[name])
-            others = min(read(values).null_count() for read in (numbers_in, dates_in))
-            is_read = others > len(values) / 2 and not fitting_forms(values)
-        if not is_read:
-            continue
-        with suppress(InputError):  # it tells no items apart, or no two share a value
-            values = COLUMN_CLASSES[feature.kind].fit(FeatureCells("item", feature, items))
-            if values.num_categories <= min(_MOST_VALUES, len(items) / _ITEMS_PER_VALUE):
-                yield feature
+        is_text = getattr(dtype, "inner", dtype) in (pl.String, pl.Categorical, pl.Enum)
+        if is_text and _are_kinds(items[name]):
+            feature = Feature(kind="categories" if dtype.is_nested() else "category", column=name)
+            with suppress(InputError):  # it tells no items apart, or no two share a value
+                fitted = COLUMN_CLASSES[feature.kind].fit(FeatureCells("item", feature, items))
+                if fitted.num_categories <= min(_MOST_VALUES, len(items) / _ITEMS_PER_VALUE):
+                    yield feature
+
+
+def _are_kinds(column: pl.Series) -> bool:
+    """Return whether text is neither numbers nor dates, or lists of text are short."""
+    if column.dtype.is_nested():
+        return not (column.list.len() > _MOST_IN_A_LIST).any()
+    values = present(column)
+    others = min(read(values).null_count() for read in (numbers_in, dates_in))
+    return others > len(values) / 2 and not fitting_forms(values)
 
 
 # --- Settings ------------------------------------------------------------------------------------
