@@ -376,8 +376,8 @@ def test_after_a_race_of_one_another_kind_trains_if_it_has_the_time(
 
     monkeypatch.setattr(Racer, "train", train)
     clock, seconds = context.clock, 3 * hstu.interval / hstu.experiment.training.validate_every
-    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left * seconds)
     left = 9.0
+    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left * seconds)
     assert race.train_on(context, [winner]) == [winner, hstu]
     assert tried == [winner, summed, hstu]  # the first one fails
     assert (summed.outcome, hstu.outcome) == ("not raced: no time", "adds nothing")
