@@ -79,6 +79,14 @@ def count_ensemble(
     return CountEnsemble(PCTM.fit(HISTORIES, 5, settings), weight, repeat_weight)
 
 
+def test_pairs_of_known_items_keep_their_counts_as_the_catalogue_grows() -> None:
+    known = CountEnsemble(PCTM.fit(Histories.from_lists([[1, 2, 1]]), 2), 1.0)
+    grown = Histories.from_lists([[1, 2, 1], [2, 1, 3]])
+    counts = known.with_new_items(grown, grown, 3).counts.log_counts.toarray()
+    assert np.array_equal(counts[:3, :3], known.counts.log_counts.toarray())
+    assert counts[1, 3] > 0
+
+
 @pytest.mark.parametrize("weight", [0.0, 2.0])
 def test_scores_are_those_of_the_model_plus_weighted_counts(weight: float) -> None:
     model, history = Fixed(0.1, 0.2, 0.3, 0.4, 0.5), Histories.from_lists([[4, 1, 4]])
