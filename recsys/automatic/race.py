@@ -135,9 +135,11 @@ def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
     winner, clock = ranked[0], context.clock
     context.say(f"training {winner.name}")
     winner.train(context.moment(_TRAINING, [winner]))
+    if not context.averages:
+        return [winner]
     best, family = partner(ranked), winner.experiment.model.family
     others = [r for r in context.racers if r.experiment.model.family != family and not r.failure]
-    for other in ([best] if best else others) if context.averages else ():
+    for other in [best] if best else others:
         until = context.moment(_TRAINING, [winner, other])
         missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
         seconds = missing / other.experiment.training.validate_every * other.interval

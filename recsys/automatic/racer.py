@@ -248,8 +248,10 @@ class Racer:
             return won if self.won else "the best model, but a baseline is better"
         if self.failure and not self.points:
             return f"not trained: {self.failure.partition(': choose ')[0]}"
-        if self.rung or (self.rung == 0 and not self.points):
-            return f"dropped in rung {self.rung}" if self.rung else "not raced: no time"
+        if self.rung:
+            return f"dropped in rung {self.rung}"
+        if self.rung == 0 and not self.points:
+            return "not raced: no time"
         return "stopped by Ctrl-C" if self.context.clock.stopped else "adds nothing"
 
     @property

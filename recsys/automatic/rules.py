@@ -302,6 +302,7 @@ def propose(
     """Return the kinds of model of a race with their settings, the most likely to win first."""
     features = {_FEATURES: facts.features, _ITEM_FEATURES: facts.item_features}
     overrides = [f"{name}={value}" for name, value, _ in settings if name not in features]
+    read = {name.removeprefix("model."): columns for name, columns in features.items()}
     order = _DENSE_ORDER if facts.interactions_per_item >= _SPARSE else _SPARSE_ORDER
     if facts.repeat_share >= _REPEATS:
         order = _REPEAT_ORDER
@@ -319,7 +320,7 @@ def propose(
             "name": plan.name,
             "seed": plan.seed,
             "data": data,
-            "model": {**model, **{name[6:]: read for name, read in features.items()}},
+            "model": {**model, **read},
             "training": training,
             "count_ensemble": {},
             "tracking": plan.tracking,
