@@ -258,7 +258,7 @@ def choose_settings(facts: LogFacts) -> list[Choice]:
     elif number < _FEW_INTERACTIONS:
         dim = 48
     dropout = 0.5 if density < _SPARSE else 0.35 if density < _DENSE else 0.25
-    tokens = min(max(2 ** round(math.log2(max(number, 1) / _STEPS_PER_PASS)), 512), 8192)
+    tokens = min(max(2 ** round(math.log2(max(number, 1) / _STEPS_PER_PASS)), 512), 4096)
     steps = f"about {_STEPS_PER_PASS} steps per pass over the log where possible"
     choices = [
         Choice("evaluation.seen", seen, f"{repeats}: {counted}"),
