@@ -326,7 +326,8 @@ class KernelAttentionHead(Head, nn.Module):
         return super().represent_history(torch.cat([states.to(pooled.dtype), pooled], -1), embedded)
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        features = self._features(embeddings, self.query_prototypes, 1, self.value_query)
+        source = self.dropout(embeddings)
+        features = self._features(source, self.query_prototypes, 1, self.value_query)
         wide = torch.cat([embeddings.to(features.dtype), features], -1)
         return super().represent_candidates(wide)
 
