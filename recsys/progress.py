@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -65,26 +65,13 @@ class _TimeLeft(ProgressColumn):
 
 
 @contextmanager
-def shown(progress: Progress | None = None) -> Iterator[Progress]:
-    """Yield the given view, or a new one that is shown during the block."""
-    with nullcontext(progress) if progress is not None else new_progress() as view:
-        yield view
-
-
-@contextmanager
-def stage(
-    title: str, total: float | None = None, progress: Progress | None = None
-) -> Iterator[Stage]:
-    """Show a line during the block, in the given view or a new one.
+def stage(title: str, total: float | None = None) -> Iterator[Stage]:
+    """Show a line during the block, below those that are shown already.
 
     With a total number of units, which take about equally long, it has the time left.
     """
-    with shown(progress) as view:
-        task = view.add_task(title, total=total, status="")
-        try:
-            yield Stage(view, task)
-        finally:
-            view.remove_task(task)
+    with new_progress() as view:
+        yield Stage(view, view.add_task(title, total=total, status=""))
 
 
 class _Printable(logging.Formatter):

@@ -8,9 +8,6 @@ import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from rich.console import Console
-from rich.progress import Progress
-
 from recsys.baselines.counts import Popularity
 from recsys.config import Experiment
 from recsys.data.prepared import PreparedDataset
@@ -127,7 +124,7 @@ class Speed:
 
         valid = sampled(held_out.valid, chosen, "models are chosen")
         test = sampled(held_out.test, tested, "tested")
-        more = sampled(held_out.valid, weighed) if weighed > chosen else None
+        more = sampled(held_out.valid, weighed) if weighed > chosen else valid
         return HeldOutParts(valid, test, more)
 
 
@@ -160,8 +157,7 @@ def measure(
         changes = {"epochs_per_pass": max(1, batches // _STEPS), "validate_every": 1}
         training = experiment.training.model_copy(update={**changes, "patience": ENDLESS})
         timed = experiment.model_copy(update={"training": training})
-        quiet = Progress(console=Console(quiet=True), disable=True)
-        _, curve = train(timed, catalogue, histories, sample, ENDLESS, are_timed, quiet)
+        _, curve = train(timed, catalogue, histories, sample, ENDLESS, are_timed)
     except Exception as error:  # noqa: BLE001 - the race says why
         logger.debug("%s could not be timed: %s", experiment.family, error)
         return Speed(0.0, 0.0, counting)

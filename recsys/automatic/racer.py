@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from rich.progress import Progress, TaskID
 
 from recsys.automatic.clock import Clock, Speed
 from recsys.automatic.rules import Kind, Plan
@@ -28,6 +27,7 @@ from recsys.folders.atomic import new_file
 from recsys.folders.digests import tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.model.models import Model
+from recsys.progress import Stage
 from recsys.reports.run_page import RacePoint
 from recsys.serving.calibration import CALIBRATING
 from recsys.training.checkpoints import Checkpoint, CheckpointError, CheckpointFile, TrainingState
@@ -134,8 +134,7 @@ class Context:
     state: State
     averages: bool = False
     """Whether the answer may be a mean of models."""
-    progress: Progress | None = None
-    task: TaskID | None = None
+    line: Stage | None = None
     racers: list[Racer] = field(default_factory=list)
     members: Sequence[Racer] = ()
     """Those that the model is made of in the end."""
@@ -151,7 +150,7 @@ class Context:
         ranking = sum(racer.validating / max(len(racer.points), 1) / valid for racer in members)
         ranking = ranking or self.speed.ranking
         testing = ranking * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
-        testing += self.speed.seconds_to_weigh(len(self.held_out.weighed_on.histories), ranking)
+        testing += self.speed.seconds_to_weigh(len(self.held_out.weighing.histories), ranking)
         baselines = sum(2 * tuned.trial_seconds + _STORE_SECONDS for tuned in state.baselines)
         testing += min(baselines, _BASELINES_SHARE * limit)
         kept = min(_END_SHARE * limit, testing + clock.seconds_of_page + _MARGIN * limit)
@@ -164,9 +163,11 @@ class Context:
         if tried:
             what = "{}, best {:.4f} ({})".format(what, *max(tried))
         logger.debug("%s: %s; %.0f s left", self.plan.name, what, self.clock.left)
-        if self.progress is not None and self.task is not None:
-            ends, done = self.progress.get_time() + self.clock.left, self.clock.spent
-            self.progress.update(self.task, completed=done, ends=ends, status=what)
+        if self.line is not None:
+            ends = self.line.progress.get_time() + self.clock.left
+            self.line.progress.update(
+                self.line.task, completed=self.clock.spent, ends=ends, status=what
+            )
 
 
 @dataclass(eq=False)
@@ -417,7 +418,7 @@ class Racer:
         """Train or go on; whatever fails is an `InputError`, since other kinds of model go on."""
         words = self.experiment, self.context.catalogue, histories, validation, ENDLESS
         try:
-            return train(*words, report, self.context.progress, start, save)
+            return train(*words, report, start, save)
         except InputError:
             raise
         except Exception as error:

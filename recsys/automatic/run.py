@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, Unpack
 
 import torch
-from rich.progress import Progress
 
 from recsys.automatic.clock import Clock, measure, parse_time_limit
 from recsys.automatic.race import Finished, finish, race, train_on, tune_baselines
@@ -45,7 +44,7 @@ from recsys.experiments.results import Run, check_out
 from recsys.folders.atomic import new_file, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.machine import peak_memory_mib, usable_processors
-from recsys.progress import shown, stage
+from recsys.progress import Stage, stage
 from recsys.reports import run_page
 from recsys.reports.comparison import compare
 from recsys.reports.run_page import Choice, RacePoint, RunReport, examples_of, write_run_report
@@ -116,11 +115,12 @@ def fit_log(
     clock = Clock(limit, started=time.monotonic() if started is None else started)
     for folder in (plan.out, plan.beaten):
         check_out(folder)  # before a dataset of that name is replaced
-    with shown() as view, stage(f"{plan.name}: reading", progress=view):
+    with stage(f"{plan.name}: reading"):
         dataset, choices = _prepare(source, plan.name, with_words(config, words), items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
-    with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), shown() as view:
-        return _run(dataset, plan, clock, choices, view, without_password(command))
+    line = stage(plan.name, clock.limit)
+    with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), line as shown:
+        return _run(dataset, plan, clock, choices, shown, without_password(command))
 
 
 def _run(
@@ -128,7 +128,7 @@ def _run(
     plan: Plan,
     clock: Clock,
     choices: list[Choice],
-    progress: Progress,
+    line: Stage,
     command: str,
 ) -> FittedLog:
     """Choose settings for a prepared log, train, test once, and write the page."""
@@ -145,7 +145,7 @@ def _run(
     state = State.open(plan.out, {"dataset": dataset.fingerprint} | trees, fresh=plan.fresh)
     clock.before = state.seconds
     held_out = HeldOutParts.find(dataset, protocol.evaluation.request_time)
-    task = progress.add_task(plan.name, total=clock.limit, status="measuring the speed")
+    line.say("measuring the speed")
     if state.speed is None:
         cheapest = min(kinds, key=lambda kind: kind.cost)
         known = dataset, catalogue, held_out.valid
@@ -153,7 +153,7 @@ def _run(
     samples = state.speed.sample(held_out, clock.limit, plan.seed)
     averages = plan.preset != "fast" and not facts.features  # no mean reads features
     run = plan, dataset, catalogue, samples, state.speed, clock, state, averages
-    context = Context(*run, progress, task)
+    context = Context(*run, line)
     finished, reason = train_models(context, kinds)
     context.say("testing")
     if finished is None:
@@ -268,7 +268,7 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
     The model is then tested too, below the baseline, and written to a folder of its own.
     """
     best = next(iter(context.state.baselines), None)
-    words = context.dataset, context.held_out, finished.fitted, context.progress
+    words = context.dataset, context.held_out, finished.fitted
     final = final_scorer(finished.experiment, *words)
     tables = final.valid, final.valid_alone
     quality, alone = (float(table.values("ndcg_at_10").mean()) for table in tables)
@@ -306,7 +306,7 @@ def _test(
             if MONITOR in metrics:
                 tracker.log_metrics(metrics, number)
         words = final, dataset, context.held_out, None, finished.seconds, out, tracker
-        return evaluate_and_write(*words, context.progress, answer)
+        return evaluate_and_write(*words, answer)
 
 
 def answer_with_baseline(

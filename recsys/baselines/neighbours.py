@@ -55,14 +55,11 @@ class ItemKNN(CountScorer):
     settings: ItemKNNSettings
 
     @classmethod
-    def fit(
-        cls, histories: Histories, num_items: int, settings: ItemKNNSettings | None = None
-    ) -> ItemKNN:
+    def fit(cls, histories: Histories, num_items: int, settings: ItemKNNSettings) -> ItemKNN:
         """Find the neighbours of each item; repeated items of a user count once."""
         from sklearn import config_context  # type: ignore[import-untyped]
         from sklearn.neighbors import NearestNeighbors  # type: ignore[import-untyped]
 
-        settings = settings or ItemKNNSettings()
         # PAD, which no user has, is at the largest distance.
         near = min(settings.neighbours, num_items)
         search = NearestNeighbors(n_neighbors=near, metric="cosine", algorithm="brute")
@@ -100,15 +97,12 @@ class EASE(CountScorer):
     counts: Floats
 
     @classmethod
-    def fit(
-        cls, histories: Histories, num_items: int, settings: EASESettings | None = None
-    ) -> EASE:
+    def fit(cls, histories: Histories, num_items: int, settings: EASESettings) -> EASE:
         """Find the weights; an InputError if the catalogue is larger than `MAX_ITEMS`."""
         if num_items > MAX_ITEMS:
             raise InputError(
                 f"ease: the catalogue has {num_items:,} items, more than {MAX_ITEMS:,}"
             )
-        settings = settings or EASESettings()
         has = user_items(histories, num_items).astype(np.float32)
         together = (has.T @ has).toarray(order="C")
         together[np.diag_indices(num_items + 1)] += settings.l2
@@ -162,15 +156,11 @@ class MatrixFactorisation(CountScorer):
 
     @classmethod
     def fit(
-        cls,
-        histories: Histories,
-        num_items: int,
-        settings: MatrixFactorisationSettings | None = None,
+        cls, histories: Histories, num_items: int, settings: MatrixFactorisationSettings
     ) -> MatrixFactorisation:
         """Factorise the binary user-item matrix of the training histories."""
         from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
 
-        settings = settings or MatrixFactorisationSettings()
         matrix = weighted_histories(histories, 1.0, num_items)
         users = np.bincount(matrix.indices, minlength=num_items + 1)
         matrix.data = (np.maximum(users, 1) ** -settings.popularity_power)[matrix.indices]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,23 +29,14 @@ LARGEST_VALUE = 1e15
 _MATRIX = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
 
 
-class FittedBaseline(NamedTuple):
-    """A baseline after its fit."""
-
-    name: str
-    scorer: Scorer
-
-
-def save_baseline(baseline: FittedBaseline, path: Path) -> None:
+def save_baseline(scorer: Scorer, path: Path) -> None:
     """Write one safetensors file: the arrays of the scorer, and its settings in the header."""
-    save_counts(baseline.scorer, path, _HEADER, {"name": baseline.name})
+    save_counts(scorer, path, _HEADER, {})
 
 
 def load_baseline(path: str | os.PathLike[str], name: str, num_items: int) -> Scorer:
     """Read the baseline of a name and catalogue size that `save_baseline` wrote, or InputError."""
     with opened(path, _HEADER, "a baseline") as (tensors, facts):
-        if facts["name"] != name:
-            raise ValueError(f"it holds {facts['name']}, not {name}")
         scorer: Scorer = read_counts(BASELINES[name].kind, tensors, facts, num_items)
     return scorer
 

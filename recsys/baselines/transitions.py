@@ -1,4 +1,4 @@
-"""What followed what: Markov chain, PCTM, sequential rules; every item of a history votes.
+"""What followed what: PCTM and sequential rules, Markov chains too; every item of a history votes.
 
 The rules are those of Ludewig and Jannach (UMUAI 2018, section 3.1); PCTM and the published
 settings those of github.com/spotify-research/sequential-capacity-probes (RecSys 2026).
@@ -26,25 +26,6 @@ from recsys.baselines.counts import (
     user_items,
 )
 from recsys.data.histories import Histories
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MarkovChain(CountScorer):
-    """Scores an item by how often it directly followed the history's last item."""
-
-    followers: csr_array
-    """How often a directly followed b, by item tokens [b, a]."""
-    counts: Floats
-
-    @classmethod
-    def fit(cls, histories: Histories, num_items: int) -> MarkovChain:
-        """Count the transitions of the training histories."""
-        followers = transitions(histories, num_items, np.ones(1))
-        return cls(followers, item_counts(histories, num_items))
-
-    def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        last = histories.latest(1)
-        return summed_votes(last, np.ones(len(last.items)), self.followers, candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +95,10 @@ class PCTM(CountScorer):
         cls,
         histories: Histories,
         num_items: int,
-        settings: PCTMSettings | None = None,
+        settings: PCTMSettings,
         newest: Histories | None = None,
     ) -> PCTM:
         """Count the successions of the training histories; popularity in the newest, if given."""
-        settings = settings or PCTMSettings()
         distances = np.arange(1, settings.window + 1, dtype=np.float64)
         log_counts = transitions(histories, num_items, distances**-settings.distance_power)
         log_counts.data = np.log1p(log_counts.data / settings.prior)
@@ -182,6 +162,8 @@ class SequentialRulesSettings:
     """The j-th newest item has the weight v(j) = j ** -history_power."""
 
 
+MARKOV_CHAIN = SequentialRulesSettings(1, "reciprocal", best=None, history_length=1)
+"""How often an item directly followed the history's last one."""
 PUBLISHED_RULES = {
     "ml-1m": SequentialRulesSettings(distance="reciprocal", best=200, rarity=True),
     "amazon-beauty": SequentialRulesSettings(),
@@ -205,10 +187,9 @@ class SequentialRules(CountScorer):
 
     @classmethod
     def fit(
-        cls, histories: Histories, num_items: int, settings: SequentialRulesSettings | None = None
+        cls, histories: Histories, num_items: int, settings: SequentialRulesSettings
     ) -> SequentialRules:
         """Count the successions of the training histories."""
-        settings = settings or SequentialRulesSettings()
         distances = np.arange(1, settings.window + 1, dtype=np.float64)
         logarithmic = settings.distance == "logarithmic"
         weights = 1 / (np.log10(distances + 1.7) if logarithmic else distances)

@@ -19,10 +19,10 @@ from recsys.baselines.neighbours import (
 )
 from recsys.baselines.transitions import (
     LAST_ITEM,
+    MARKOV_CHAIN,
     PCTM,
     PUBLISHED_PCTM,
     PUBLISHED_RULES,
-    MarkovChain,
     PCTMSettings,
     SequentialRules,
 )
@@ -129,7 +129,7 @@ BASELINES: dict[str, Baseline] = {
     ),
     "repeat_last": _counted(RepeatLast),
     "personal_frequency": _counted(PersonalFrequency),
-    "markov": _counted(MarkovChain),
+    "markov": _counted(SequentialRules, [MARKOV_CHAIN]),
     "sequential_rules": _counted(SequentialRules, list(PUBLISHED_RULES.values()), PUBLISHED_RULES),
     "pctm": _counted(PCTM, [PCTMSettings(), *PUBLISHED_PCTM.values()], PUBLISHED_PCTM),
     # Where users repeat items: the count ensemble without a model.

@@ -33,7 +33,6 @@ from recsys.data.manifest import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS, find_named_dataset
 from recsys.errors import InputError
-from recsys.progress import shown
 
 if TYPE_CHECKING:
     from recsys.automatic.run import FittedLog
@@ -122,10 +121,9 @@ def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | N
     from recsys.tracking.store import mlflow_link
 
     dataset = find_dataset(experiment)
-    with shown() as view:
-        run = fit(experiment, dataset, progress=view, fresh=fresh)  # may refuse: hence first
-        names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]
-        runs = fit_baselines(names, experiment, dataset, view, run.run_id)
+    run = fit(experiment, dataset, fresh=fresh)  # may refuse: hence first
+    names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]
+    runs = fit_baselines(names, experiment, dataset, run.run_id)
     show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking))
     say(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")
 

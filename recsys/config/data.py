@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -238,29 +239,23 @@ class DataConfig(Section):
     @field_validator("encoding")
     @classmethod
     def _has_ascii(cls, encoding: str | None) -> str | None:
-        try:
-            known = encoding is None or _PRINTABLE.encode(encoding) == _PRINTABLE.encode()
-        except (LookupError, ValueError):
-            known = False
-        if not known:
-            raise ValueError("must be an encoding with ASCII in it, such as cp1252 or latin-1")
-        return encoding
+        with suppress(LookupError, ValueError):
+            if encoding is None or _PRINTABLE.encode(encoding) == _PRINTABLE.encode():
+                return encoding
+        raise ValueError("must be an encoding with ASCII in it, such as cp1252 or latin-1")
 
     @field_validator("time_format")
     @classmethod
     def _names_a_day(cls, form: str | None) -> str | None:
         if form is None or form == TIME_IS_NUMBER:
             return form
-        day = datetime(2001, 2, 3, tzinfo=UTC)
-        try:
-            names_day = datetime.strptime(f"{day:{form}}", form).date() == day.date()  # noqa: DTZ007
-        except ValueError:
-            names_day = False
-        if not names_day:
-            raise ValueError("must give year, month and day, such as %d.%m.%Y %H:%M, or be number")
         if "%Z" in form:
             raise ValueError("names of zones are not read, offsets such as +0100 are, by %z")
-        return form
+        day = datetime(2001, 2, 3, tzinfo=UTC)
+        with suppress(ValueError):
+            if datetime.strptime(f"{day:{form}}", form).date() == day.date():  # noqa: DTZ007
+                return form
+        raise ValueError("must give year, month and day, such as %d.%m.%Y %H:%M, or be number")
 
     @field_validator("keep")
     @classmethod

@@ -10,9 +10,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PositiveFloat,
-    ValidationInfo,
     field_serializer,
-    field_validator,
     model_validator,
 )
 
@@ -113,13 +111,11 @@ class TrainingConfig(Section):
     """Whether to train again from scratch on all but the test targets, for the number of epochs
     that validation found best."""
 
-    @field_validator("average_weights")
-    @classmethod
-    def _has_a_constant_rate(cls, average_weights: bool, info: ValidationInfo) -> bool:
-        falls = info.data.get("decay_fraction") or info.data.get("schedule") != "hold_decay"
-        if average_weights and falls:
-            raise ValueError("needs decay_fraction 0 and schedule hold_decay")
-        return average_weights
+    @model_validator(mode="after")
+    def _has_a_constant_rate(self) -> Self:
+        if self.average_weights and (self.decay_fraction or self.schedule != "hold_decay"):
+            raise ValueError("average_weights needs decay_fraction 0 and schedule hold_decay")
+        return self
 
     @field_serializer("loss")
     def _in_short(self, loss: LossConfig) -> str | dict[str, Any]:
@@ -262,20 +258,14 @@ class Experiment(Section):
     """The trained model that the training starts from. If None, it starts from random weights."""
     count_ensemble: CountEnsembleConfig | None = None
     """Settings of the count ensemble. If None, the model is used alone."""
-    evaluation: EvaluationConfig = Field(EvaluationConfig(), validate_default=True)
+    evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
-
-    @field_validator("evaluation")
-    @classmethod
-    def _passes_times(cls, evaluation: EvaluationConfig, info: ValidationInfo) -> EvaluationConfig:
-        model = info.data.get("model")
-        if model and evaluation.request_time == "unknown" and reads_request_times(model):
-            raise ValueError("request_time must be known where model.times is request")
-        return evaluation
 
     @model_validator(mode="after")
     def _can_be_fitted(self) -> Self:
         model, start, counts = self.model, self.start, self.count_ensemble
+        if self.evaluation.request_time == "unknown" and reads_request_times(model):
+            raise ValueError("evaluation.request_time must be known where model.times is request")
         if counts is not None and isinstance(model, SequenceToSequenceConfig):
             raise ValueError("count_ensemble: not supported by a model that generates purchases")
         if start is not None and isinstance(model, AveragedConfig):

@@ -15,7 +15,9 @@ from recsys.config.experiment import Experiment
 from recsys.config.section import Section, complaints_of
 from recsys.errors import InputError, checked_path, did_you_mean, one_line
 
-_MAX_LENGTH, _MAX_ALIASES = 300, 20
+_MAX_ALIASES = 20
+_YAML_ERRORS = yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError
+"""PyYAML raises the others for values that do not fit their tags, and for too deep a nesting."""
 _PACKAGE = Path(__file__).parents[1]
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -149,16 +151,8 @@ def _read_tree(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _parse_yaml(text: str, origin: str) -> Any:
     try:
         return _Loader(text).get_single_data()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = "" if mark is None else f"line {mark.line + 1}: "
-        problem = f"{line}{error.problem or error.context}"
-    except RecursionError:
-        problem = "nested too deep, or an alias contains itself"
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        # PyYAML raises the latter for values that do not fit their tags, e.g. !!int abc.
-        problem = f"a value cannot be read: {error}"
-    raise InputError(f"{origin}: not valid YAML: {one_line(problem, _MAX_LENGTH)}")
+    except _YAML_ERRORS as error:
+        raise InputError(f"{origin}: not valid YAML: {one_line(error, 300)}") from error
 
 
 class _Loader(yaml.SafeLoader):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.experiment import BaselineName, Experiment, TrackingConfig
 from recsys.config.files import load_section, merged, parse_experiment
 from recsys.config.section import MAX_COUNT, MAX_SEED, Section
 
@@ -44,7 +44,7 @@ class Suite(_Fields):
     """Every model is trained with each; baselines use the first."""
     datasets: tuple[SuiteEntry, ...] = Field(min_length=1)
     models: tuple[SuiteEntry, ...] = ()
-    baselines: tuple[str, ...] | None = None
+    baselines: tuple[BaselineName, ...] | None = None
     """Names of the baselines. If None, all that are informative under the protocol."""
     tracking: TrackingConfig = TrackingConfig()
 

@@ -18,8 +18,6 @@ from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import TargetPositions, user_blocks
 
-AUDIT = "audit.json"
-"""The file in which runs save the findings."""
 NOTABLE, FEW_TIMES = 0.01, 10
 """The share above which a finding is a warning, if a few cases are harmless; the number of distinct
 times below which few_times is one, however short the log is."""

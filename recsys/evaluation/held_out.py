@@ -79,20 +79,15 @@ class HeldOutParts(NamedTuple):
 
     valid: Holdout
     test: Holdout
-    weighing: Holdout | None = None
-    """Validation targets that weights of counts are chosen on, where `valid` is a sample: more of
-    them, since the weights next to the best one are nearly as good. If None, `valid`."""
-
-    @property
-    def weighed_on(self) -> Holdout:
-        """The targets that weights of counts are chosen on."""
-        return self.valid if self.weighing is None else self.weighing
+    weighing: Holdout
+    """Validation targets that weights of counts are chosen on: more of them where `valid` is a
+    sample, since the weights next to the best one are nearly as good."""
 
     @classmethod
     def find(cls, dataset: PreparedDataset, request_time: RequestTime) -> HeldOutParts:
         """Return both; see `find_holdout`."""
         valid = find_holdout(dataset, "valid", request_time)
-        return cls(valid, find_holdout(dataset, "test", request_time))
+        return cls(valid, find_holdout(dataset, "test", request_time), valid)
 
 
 def evaluate_held_out(
@@ -144,19 +139,13 @@ def evaluate_held_out(
 # --- Segments of targets --------------------------------------------------------------------------
 
 _HISTORY = {1: "1-4", 5: "5-9", 10: "10-19", 20: "20-49", 50: "50-99", 100: "100+"}
-SEGMENTS = {
-    "history": "length of the history",
-    "purchase": "repeat (the item is in the history) or new",
-    "popularity_decile": "decile of the target's popularity, 1 the most popular",
-}
-"""The columns that `with_segments` adds, with their meanings."""
 
 
 def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) -> RankTable:
-    """Return the table with the columns of `SEGMENTS`: comparing by segment then needs no data.
+    """Return the table with columns of segments: comparing by segment then needs no data.
 
-    The rows are the targets of the holdout. Popularity counts the interactions before the part of
-    the split; items of equal popularity are ordered by item token.
+    These are history (its length), purchase (repeat: the item is in the history; or new) and
+    popularity_decile (1: the most popular, before the part; equal items by token).
     """
     histories, rows, num_items = holdout.histories, holdout.history_rows, dataset.num_items
     seen = np.unique(histories.users * (num_items + 1) + histories.items)

@@ -8,10 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
-
 from recsys.baselines.neighbours import MAX_ITEMS
-from recsys.baselines.saved import FittedBaseline
 from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, flatten
 from recsys.data.prepared import PreparedDataset, TrainedOn
@@ -51,12 +48,11 @@ def fit_baselines(
     names: Sequence[str],
     experiment: Experiment,
     dataset: PreparedDataset,
-    progress: Progress | None = None,
     parent: str | None = None,
 ) -> list[str]:
     """Fit and log baselines beside an experiment, without bundles; return the ids of their runs."""
     runs = []
-    with stage("baselines", progress=progress) as line:
+    with stage("baselines") as line:
         for number, name in enumerate(names, 1):
             line.say(f"{number} of {len(names)}: {name}")
             runs.append(fit_baseline(beside(experiment, name), dataset, parent=parent).run_id)
@@ -126,7 +122,7 @@ def fit_baseline(
                 before = baseline.fit(dataset, "valid", chosen) if refit else scorer
                 valid = dataset.holdout("valid", evaluation.request_time)
                 ModelBundle.write(
-                    *(folder / artifacts.BUNDLE, FittedBaseline(name, scorer), experiment, dataset),
+                    *(folder / artifacts.BUNDLE, scorer, experiment, dataset),
                     *(trained_on, git_commit()),
                     temperature=temperature_of(before, valid, experiment.seed),
                     name=answer,

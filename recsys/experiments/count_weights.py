@@ -70,12 +70,12 @@ def fit_count_ensemble(
     """
     config, seen = experiment.count_ensemble, experiment.evaluation.seen
     weights = CountEnsembleConfig().weights if config is None else config.weights
-    choice = choose_count_ensemble(validated, dataset, held_out.weighed_on, seen, weights)
+    choice = choose_count_ensemble(validated, dataset, held_out.weighing, seen, weights)
     before = after = choice.counted(dataset, "valid")
     if "valid" in fitted.trained_on:
         after = choice.counted(dataset, "test")
     summed, ranks = before.added_to(validated), choice.ranks
-    if held_out.weighing is not None:
+    if held_out.weighing is not held_out.valid:
         ranks = evaluate(summed, held_out.valid, "valid", seen)
     return after, summed, ranks
 

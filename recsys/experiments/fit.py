@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.progress import Progress
-
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config import Experiment, SequenceToSequenceConfig, flatten
 from recsys.data.prepared import Part, PreparedDataset
@@ -34,7 +32,7 @@ from recsys.inference.model_scorer import SequenceGenerator
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.progress import shown, stage
+from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle, model_scorer
 from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
@@ -51,7 +49,6 @@ def fit(
     experiment: Experiment,
     dataset: PreparedDataset,
     out: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
     *,
     fresh: bool = False,
 ) -> Run:
@@ -68,7 +65,6 @@ def fit(
         experiment: all settings; see `Experiment.with_data` for those of the data.
         dataset: the prepared dataset.
         out: folder for the bundle and the tables (``runs/NAME`` if None), which is replaced.
-        progress: the progress display. If None, a new one is shown.
         fresh: ignore and delete any checkpoint.
 
     Raises:
@@ -88,7 +84,7 @@ def fit(
             check_out(out)
             return fit_baseline(experiment, dataset, out)
         try:
-            return _fit(experiment, dataset, out, progress, fresh)
+            return _fit(experiment, dataset, out, fresh)
         except RecordError as error:
             raise RecordError(
                 f"{error}; {out} has the bundle and all figures, and the same command records them "
@@ -96,13 +92,7 @@ def fit(
             ) from error
 
 
-def _fit(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    out: Path,
-    progress: Progress | None,
-    fresh: bool,
-) -> Run:
+def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: bool) -> Run:
     start = plan_start(experiment.with_data(dataset.config), dataset, out)
     if start.warm is None:
         start = start._replace(experiment=with_enough_epochs(start.experiment, dataset))
@@ -115,7 +105,7 @@ def _fit(
     found = [None if fresh else file.read() for file in files]
     train = partial(train_all, start, dataset, held_out.valid, found)
     if process() > 0:
-        train(report=lambda *_: None, save=lambda *_: None, progress=progress)
+        train(report=lambda *_: None, save=lambda *_: None)
         raise SystemExit
     check_out(out)
     for file in files if fresh else ():
@@ -123,10 +113,7 @@ def _fit(
     settings = experiment.family, flatten(experiment)
     latest = next((state for state in reversed(found) if state is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
-    with (
-        track(experiment, dataset, *settings, candidates, run_id) as tracker,
-        shown(progress) as view,
-    ):
+    with track(experiment, dataset, *settings, candidates, run_id) as tracker:
         reset_peak_memory()
         started = time.perf_counter() - before
 
@@ -137,10 +124,10 @@ def _fit(
         def report(epoch: int, metrics: dict[str, float]) -> None:
             tracker.log_metrics(metrics, epoch)
 
-        fitted = train(report=report, save=save, progress=view)
+        fitted = train(report=report, save=save)
         seconds = time.perf_counter() - started
-        final = final_scorer(experiment, dataset, held_out, fitted, view)
-        run = evaluate_and_write(final, dataset, held_out, candidates, seconds, out, tracker, view)
+        final = final_scorer(experiment, dataset, held_out, fitted)
+        run = evaluate_and_write(final, dataset, held_out, candidates, seconds, out, tracker)
     for file in files:
         file.remove()
     return run
@@ -170,7 +157,6 @@ def final_scorer(
     dataset: PreparedDataset,
     held_out: HeldOutParts,
     fitted: Fitted,
-    progress: Progress | None,
 ) -> FinalScorer:
     """Return the trained model, with its count ensemble weighed on validation if it has one.
 
@@ -181,7 +167,7 @@ def final_scorer(
     validated: Scorer = model_scorer(fitted.validated_model(experiment, dataset), experiment)
     count_ensemble, valid = None, alone
     if experiment.count_ensemble is not None:
-        with stage(f"weighing counts of {experiment.name}", None, progress):
+        with stage(f"weighing counts of {experiment.name}"):
             count_ensemble, validated, valid = fit_count_ensemble(
                 experiment, dataset, held_out, fitted, validated
             )
@@ -198,7 +184,6 @@ def evaluate_and_write(
     seconds: float,
     out: Path,
     tracker: Tracker,
-    progress: Progress | None = None,
     answer: str | None = None,
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
@@ -216,13 +201,13 @@ def evaluate_and_write(
     if answer is not None:
         tracker.tag(artifacts.ANSWER, answer)
     testing, histories = f"testing {experiment.name}", len(held_out.test.histories)
-    with stage(testing, histories, progress) as line:
+    with stage(testing, histories) as line:
         shown_model = ReportingScorer(final.model, line.advance)
         test = evaluate_held_out(
             *(shown_model, dataset, held_out.test, "test"),
             *(evaluation, candidates, None if counts is None else counts.added_to),
         )
-    with stage(testing, None, progress):
+    with stage(testing):
         made: dict[str, Scorer | SequenceGenerator] = {"lists": scorer}
         if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
             generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)

@@ -9,9 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.progress import Progress
-
-from recsys.baselines.tuned import BASELINES
 from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -19,7 +16,7 @@ from recsys.evaluation.tables import RankTable, pool_folds
 from recsys.experiments.baselines import baseline_settings, baselines_of, beside, fit_baseline
 from recsys.experiments.fit import fit
 from recsys.folders.atomic import BusyError, sole_use
-from recsys.progress import new_progress, shown, stage
+from recsys.progress import new_progress, stage
 from recsys.tracking.runs import find_runs
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoints import CheckpointError
@@ -42,14 +39,10 @@ def run_suite(
         order of `BASELINES`.
 
     Raises:
-        InputError: a baseline is unknown, a dataset or the store cannot be used, or another process
-            runs the suite or one of its runs.
+        InputError: a dataset or the store cannot be used, or another process runs the suite or one
+            of its runs.
         KeyboardInterrupt: Ctrl-C; finished runs are kept.
     """
-    for name in suite.baselines or ():
-        if name not in BASELINES:
-            known = ", ".join(BASELINES)
-            raise InputError(f"suite {suite.name}: baselines: {name!r}: must be one of {known}")
     runs: dict[str, list[str]] = {}
     with sole_use(out / suite.name, "runs the suite"), new_progress() as progress:
         for number, entry in enumerate(suite.datasets, 1):
@@ -61,7 +54,7 @@ def run_suite(
             runs[entry.name] = []
             for experiment in progress.track(experiments, task_id=bar):
                 progress.update(bar, status=experiment.name)
-                run_id = _run(experiment, dataset, out / experiment.name, progress)
+                run_id = _run(experiment, dataset, out / experiment.name)
                 runs[entry.name] += [] if run_id is None else [run_id]
             progress.update(bar, status="")
     return runs
@@ -81,9 +74,7 @@ def _experiments(
         yield beside(protocol, name)
 
 
-def _run(
-    experiment: Experiment, dataset: PreparedDataset, out: Path, progress: Progress
-) -> str | None:
+def _run(experiment: Experiment, dataset: PreparedDataset, out: Path) -> str | None:
     """Return the id of an experiment's run, finished now or before; None if it was refused."""
     name, is_model = experiment.name, experiment.baseline is None
     settings = flatten(experiment) if is_model else baseline_settings(experiment)
@@ -93,11 +84,7 @@ def _run(
         return done
     started = time.perf_counter()
     try:
-        run = (
-            fit(experiment, dataset, out, progress)
-            if is_model
-            else fit_baseline(experiment, dataset)
-        )
+        run = fit(experiment, dataset, out) if is_model else fit_baseline(experiment, dataset)
     except (CheckpointError, BusyError):  # not skipped: trained epochs would be lost silently
         raise
     except InputError as error:
@@ -131,17 +118,13 @@ def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDatas
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
     """
     runs = []
-    with shown() as view, stage(f"backtest of {name}", len(datasets), view) as line:
+    with stage(f"backtest of {name}", len(datasets)) as line:
         for number, dataset in enumerate(datasets, 1):
             line.say(f"fold {number} of {len(datasets)}")
             update = {"name": f"{experiment.name}-fold-{number}", "data": dataset.config}
             fold = experiment.model_copy(update=update)
             is_model = name == MODEL
-            run = (
-                fit(fold, dataset, progress=view)
-                if is_model
-                else fit_baseline(beside(fold, name), dataset)
-            )
+            run = fit(fold, dataset) if is_model else fit_baseline(beside(fold, name), dataset)
             runs.append(run.run_id)
             line.advance()
     tables = [run.ranks for run in find_runs(runs, experiment.tracking, "test")]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.progress import Progress
 
 from recsys.config import (
     AveragedConfig,
@@ -189,7 +188,6 @@ def train_all(
     found: Sequence[Checkpoint | None],
     report: Report,
     save: SaveTraining,
-    progress: Progress | None,
 ) -> Fitted:
     """Train the model of an experiment, or the members of its mean one after the other.
 
@@ -208,9 +206,7 @@ def train_all(
             return report(before + epoch, metrics)
 
         keep = partial(save, index)
-        fitted = train_and_refit(
-            experiment, *words, found[index], later, keep, progress, start.warm
-        )
+        fitted = train_and_refit(experiment, *words, found[index], later, keep, start.warm)
         if fitted.interrupted and index < len(members) - 1:
             raise KeyboardInterrupt  # there is no mean yet: the run resumes from its checkpoints
         trained.append(fitted)

@@ -162,7 +162,7 @@ def _search(
             holdout = encoded.holdout("valid", experiment.evaluation.request_time)
             candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
             try:
-                _, curve = train(candidate, catalogue, histories, holdout, epochs, report, progress)
+                _, curve = train(candidate, catalogue, histories, holdout, epochs, report)
             except InputError as error:  # diverged, or too large for the memory
                 logger.warning("trial %d: %s", trial.number, error)
                 raise optuna.TrialPruned from error

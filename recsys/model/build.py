@@ -68,7 +68,8 @@ def build_model(
             HSTUBlock(dim, config.num_heads, longest, dropout, timed=config.times != "none")
             for _ in range(config.num_blocks)
         ]
-        encoder = HSTUEncoder(LearnedPositions(longest, dim), stack, dim, dropout, config.times)
+        positions = LearnedPositions(longest, dim)
+        encoder = HSTUEncoder(positions, stack, dim, dropout, times=config.times)
     else:
         encoder = _encoder(config, config.num_blocks, longest, causal=True)
     head: Head = DotProductHead()

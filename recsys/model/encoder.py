@@ -189,8 +189,6 @@ class Encoder(nn.Module):
     Source: Kang and McAuley 2018 (SASRec, causal), https://arxiv.org/abs/1808.09781
     """
 
-    times: TimesRead = "none"
-
     def __init__(
         self,
         positions: nn.Module | None,
@@ -199,13 +197,14 @@ class Encoder(nn.Module):
         dropout: float,
         *,
         causal: bool = True,
+        times: TimesRead = "none",
     ) -> None:
         super().__init__()
         self.positions = positions
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(embedding_dim)
         self.dropout = Dropout(dropout)
-        self.causal = causal
+        self.causal, self.times = causal, times
 
     def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """Hidden states [B, L, D] of item embeddings [B, L, D] with the given lengths [B].

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.model.attention import last_states, split_heads
-from recsys.model.encoder import Dropout, Encoder, TimesRead
+from recsys.model.encoder import Dropout, Encoder
 
 NUM_TIME_BUCKETS = 128
 _BUCKET_WIDTH = 0.301  # a bucket's gaps are up to e^.301 = 1.35 times its shortest, as published
@@ -84,17 +82,6 @@ def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
 
 class HSTUEncoder(Encoder):
     """An encoder of `HSTUBlock`s, which are timed unless ``times`` is "none"."""
-
-    def __init__(
-        self,
-        positions: nn.Module | None,
-        blocks: Iterable[HSTUBlock],
-        embedding_dim: int,
-        dropout: float,
-        times: TimesRead,
-    ) -> None:
-        super().__init__(positions, blocks, embedding_dim, dropout)
-        self.times = times
 
     def forward(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         x, buckets = self._placed(embedded, lengths), self._buckets(times)

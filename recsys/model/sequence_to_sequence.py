@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from recsys.errors import InputError
 from recsys.model.attention import KeysValues, padding_mask
 from recsys.model.embeddings import ItemEmbeddings
-from recsys.model.encoder import BlockSettings, Dropout, Encoder
+from recsys.model.encoder import BlockSettings, Encoder
 from recsys.model.heads import DotProductHead, HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
 
@@ -74,23 +73,10 @@ class DecoderBlock(nn.Module):
         return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
 
 
-class Decoder(nn.Module):
-    """Positions, which count from the first token, dropout, a stack of blocks, a last norm."""
+class Decoder(Encoder):
+    """The layers of an encoder, of `DecoderBlock`s; positions count from the first token."""
 
-    def __init__(
-        self,
-        positions: nn.Module | None,
-        blocks: Iterable[DecoderBlock],
-        embedding_dim: int,
-        dropout: float,
-    ) -> None:
-        super().__init__()
-        self.positions = positions
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(embedding_dim)
-        self.dropout = Dropout(dropout)
-
-    def forward(self, embedded: Tensor, encoded: EncodedHistory | DecoderCache) -> Tensor:
+    def forward(self, embedded: Tensor, encoded: EncodedHistory | DecoderCache) -> Tensor:  # type: ignore[override]
         """Hidden states [N, n, D] of embedded tokens [N, n, D]; each sees those up to itself.
 
         With a cache they are the next token of each list, n = 1, which the cache then has too.

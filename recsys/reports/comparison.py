@@ -19,13 +19,7 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics import Interval, Source, bootstrap_means, is_per_user, source_of
-from recsys.reports.statistics import (
-    ALPHA,
-    PairedResult,
-    holm,
-    paired_difference,
-    refuse_different,
-)
+from recsys.reports.statistics import ALPHA, PairedResult, holm, paired_difference
 from recsys.tracking.artifacts import COSTS
 from recsys.tracking.runs import EvaluatedRun, differing_tags, find_runs, run_label
 
@@ -98,11 +92,9 @@ class ComparedRun:
         return self.name + (f" ({self.seeds} seeds)" if self.seeds > 1 else "")
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """Return one metric of every user [U]; seeds of other targets are refused."""
-        tables = [run.table(metric) for run in self.runs]
-        for other in tables[1:]:
-            refuse_different(tables[0], other)
-        values: NDArray[np.float64] = np.mean([table.values(metric) for table in tables], axis=0)
+        """Return one metric of every user [U]."""
+        seeds = [run.table(metric).values(metric) for run in self.runs]
+        values: NDArray[np.float64] = np.mean(seeds, axis=0)
         return values
 
     def intervals_of(self, metrics: Sequence[str]) -> dict[str, Interval]:
@@ -247,13 +239,16 @@ def compare(
     evaluated = find_runs(runs, tracking, part, sources)
     first, *others = evaluated
     for other in others:
+        labels = f"runs {run_label(first.run)} and {run_label(other.run)}"
         if tags := differing_tags(other.run, first.run):
             pair = (first.run, other.run)
             ours, theirs = ((run.data.tags.get(tags[0]) or "none")[:40] for run in pair)
             raise InputError(
-                f"runs {run_label(first.run)} and {run_label(other.run)} differ in {tags[0]}: "
-                f"{ours!r} and {theirs!r}; compare models evaluated under one protocol"
+                f"{labels} differ in {tags[0]}: {ours!r} and {theirs!r}; "
+                "compare models evaluated under one protocol"
             )
+        if (one := first.ranks.protocol) != (another := other.ranks.protocol):
+            raise InputError(f"{labels}: their rank tables differ: {one} and {another}")
     common = _on_common_targets(evaluated)
     if common and "logged" in sources:
         raise InputError(
@@ -280,8 +275,6 @@ def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Return the runs with the targets that all have ranked; empty if that changes nothing."""
     first, *others = runs
     keys = ["user", "history_length", "target"]
-    if any(run.ranks.protocol != first.ranks.protocol for run in others):
-        return []  # refused for that
     if all(run.ranks.frame[keys].equals(first.ranks.frame[keys]) for run in others):
         return []
     targets = first.ranks.frame.select(keys)
@@ -318,18 +311,13 @@ def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
 def _with_differences(rows: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     """Test every row against the first; the rows are one family for Holm's correction."""
     reference, *others = rows
-    tested: list[dict[str, PairedResult]] = []
-    for other in others:
-        try:
-            refuse_different(reference.first.ranks, other.first.ranks)
-            tests = {}
-            for name in other.intervals:
-                refuse_different(reference.first.table(name), other.first.table(name))
-                tests[name] = paired_difference(other.values(name), reference.values(name))
-            tested.append(tests)
-        except InputError as error:
-            labels = f"{run_label(reference.first.run)} and {run_label(other.first.run)}"
-            raise InputError(f"runs {labels}: {error}") from error
+    tested = [
+        {
+            name: paired_difference(row.values(name), reference.values(name))
+            for name in row.intervals
+        }
+        for row in others
+    ]
     for name in reference.intervals:
         corrected = holm([tests[name].p_value for tests in tested])
         for tests, p_value in zip(tested, corrected, strict=True):

@@ -19,7 +19,6 @@ import polars as pl
 from recsys.baselines.tuned import BASELINES
 from recsys.data.audit import Finding
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.metrics import user_means
 from recsys.evaluation.tables import RankTable
@@ -235,11 +234,7 @@ def _audit_table(findings: Sequence[Finding]) -> Table:
 
 
 def examples_of(
-    recommender: Recommender,
-    dataset: PreparedDataset,
-    users: int = 20,
-    seed: int = 0,
-    seconds: float = math.inf,
+    recommender: Recommender, dataset: PreparedDataset, users: int = 20, seconds: float = math.inf
 ) -> Table:
     """Return the lists of some users with a test target, made from the histories before it.
 
@@ -250,18 +245,16 @@ def examples_of(
     encoded = for_evaluation(bundle, dataset, "test")
     holdout = find_holdout(encoded, "test", bundle.experiment.evaluation.request_time)
     _, firsts = np.unique(holdout.users, return_index=True)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     rows: list[tuple[Cell, ...]] = []
     for row in map(int, generator.choice(firsts, min(users, len(firsts)), replace=False)):
         if rows and time.monotonic() > ends:
             break
         user = encoded.user_ids.gather(holdout.users[row : row + 1])
         histories = holdout.histories.take(holdout.history_rows[row : row + 1])
-        length, no_rows = len(histories.items), np.zeros(1, dtype=np.int64)
-        history = UserHistories(user, histories, no_rows, np.arange(length))
+        history = UserHistories.of_tokens(user, histories)
         (target,) = bundle.vocabulary.decode(holdout.targets[row : row + 1]).to_list()
-        at = int(encoded.timestamps[holdout.positions[row]]) if bundle.times == "request" else None
-        rows.append(_example(recommender, history, target, at))
+        rows.append(_example(recommender, history, target))
     hits = sum(bool(target.tag) for *_, target in rows)
     caption = f"Drawn at random; the target is in the list of {hits} of {len(rows)}. Beside an "
     caption += "item are the purchases that speak for it most, with their share of all that the "
@@ -270,17 +263,11 @@ def examples_of(
     return Table(f"{len(rows)} users", head, rows, caption)
 
 
-def _example(
-    recommender: Recommender, history: UserHistories, target: Any, at: int | None
-) -> tuple[Cell, ...]:
+def _example(recommender: Recommender, history: UserHistories, target: Any) -> tuple[Cell, ...]:
     bundle, tokens = recommender.bundle, history.histories.items
-    best = recommender.recommend(history, k=min(_LIST, bundle.num_items), at=at)
+    best = recommender.recommend(history, k=min(_LIST, bundle.num_items))
     items, newest = best["item_id"].to_list(), bundle.vocabulary.decode(tokens).to_list()[::-1]
-    try:
-        timed = recommender.reader.with_request_time(history, at)
-        reasons = [_reasons(parts) for parts in explain_items(bundle, timed, items)]
-    except InputError:  # no item of the history is known
-        reasons = [[] for _ in items]
+    reasons = [_reasons(parts) for parts in explain_items(bundle, history, items)]
     names = _names(bundle, {target, *items, *newest})
     lines = []
     for place, (item, why) in enumerate(zip(items, reasons, strict=True), 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -48,7 +47,11 @@ def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
     Raises:
         InputError: the tables differ in protocol, users or targets, or there is no such metric.
     """
-    refuse_different(a, b)
+    keys = ["user", "target" if "target" in a.frame.columns else "targets"]
+    if a.protocol != b.protocol or not a.frame[keys].equals(b.frame[keys]):
+        raise InputError(
+            f"{a.noun}s differ in protocol, users or targets: {a.protocol} and {b.protocol}"
+        )
     return paired_difference(a.values(metric), b.values(metric), seed)
 
 
@@ -87,24 +90,3 @@ def _sign_flip_p_value(
         as_large += int(np.count_nonzero(np.abs((2 * kept - counts) @ steps) >= observed))
     # The observed signs are one of the ways to assign them: no p-value is 0.
     return (as_large + 1) / (RESAMPLES + 1)
-
-
-def refuse_different(a: RankTable | NextListTable, b: RankTable | NextListTable) -> None:
-    """Refuse tables of different protocols, users or targets."""
-    of_ranks = isinstance(a, RankTable)
-    rows, target_column = ("targets", "target") if of_ranks else ("users", "targets")
-    other_protocol = asdict(b.protocol)
-    for name, value in asdict(a.protocol).items():
-        if value != other_protocol[name]:
-            raise InputError(
-                f"{a.noun}s differ in {name}: {value!r} and {other_protocol[name]!r}; "
-                "compare models evaluated under one protocol"
-            )
-    if len(a.frame) != len(b.frame):
-        raise InputError(f"{a.noun}s have {len(a.frame)} and {len(b.frame)} {rows}")
-    for column in ("user", target_column):
-        unequal = (a.frame[column] != b.frame[column]).arg_true()
-        if len(unequal):
-            row = int(unequal[0])
-            ours, theirs = (table.frame.row(row, named=True)[column] for table in (a, b))
-            raise InputError(f"{a.noun}s differ in the {column} of row {row}: {ours} and {theirs}")

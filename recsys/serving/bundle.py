@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.saved import LARGEST_VALUE, FittedBaseline, load_baseline, save_baseline
+from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_baseline
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.columns import plain_name
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
@@ -90,14 +90,14 @@ COUNT_ENSEMBLE, BASELINE = "count_ensemble.safetensors", "baseline.safetensors"
 
 def write_files(
     folder: Path,
-    answer: Model | FittedBaseline,
+    answer: Model | Scorer,
     experiment: Experiment,
     item_table: pl.DataFrame,
     count_ensemble: CountEnsemble | None,
     encoders: Encoders,
 ) -> dict[str, str]:
     """Write all files of a bundle but its manifest; return their SHA-256 by name."""
-    if isinstance(answer, FittedBaseline):
+    if not isinstance(answer, Model):
         save_baseline(answer, folder / BASELINE)
     else:
         weights = {name: weight.detach().cpu() for name, weight in answer.state_dict().items()}
@@ -205,7 +205,7 @@ class ModelBundle:
     def write(  # noqa: PLR0913, PLR0917 - all that a folder holds
         cls,
         path: str | os.PathLike[str],
-        answer: Model | FittedBaseline,
+        answer: Model | Scorer,
         experiment: Experiment,
         dataset: PreparedDataset,
         trained_on: TrainedOn,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.store.db import utils as databases
@@ -19,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from recsys.config import TrackingConfig
 from recsys.errors import InputError, one_line
-from recsys.folders.atomic import new_file
+from recsys.folders.atomic import new_file, sole_use
 
 _KIND = ("mlflow.experimentKind", "custom_model_development")
 """The tag by which MLflow 3 shows an experiment's runs instead of its traces."""
@@ -51,9 +49,7 @@ def existing_store(tracking: TrackingConfig) -> Iterator[MlflowClient]:
     if database is not None and not database.is_file():  # MLflow would make an empty one
         raise InputError(f"tracking.uri {tracking.uri}: {database} does not exist")
     with refuse_broken_store(tracking.uri):
-        with _lock(tracking):
-            client = MlflowClient(tracking.absolute_uri)
-        yield client
+        yield MlflowClient(tracking.absolute_uri)
 
 
 def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
@@ -66,33 +62,23 @@ def open_store(config: TrackingConfig) -> tuple[MlflowClient, str]:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
     location, database = None, config.database
-    with refuse_broken_store(config.uri):
+    # One process at a time makes the tables of a new store, which takes less than twenty seconds.
+    alone = nullcontext() if database is None else sole_use(database, "opens it", 20)
+    with refuse_broken_store(config.uri), alone:
         if database is not None:
             location = (database.parent / "mlartifacts").as_uri()
-            database.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(config):
-            if database is not None and not (database.exists() and database.stat().st_size):
+            if not (database.exists() and database.stat().st_size):
                 # MLflow makes tables in many steps, and cannot go on where a kill ended them.
                 with new_file(database) as whole:
                     write_tables(whole)
-            client = MlflowClient(config.absolute_uri)
-            known = client.get_experiment_by_name(config.experiment)
-            if known is None:
-                tags = dict([_KIND])
-                return client, client.create_experiment(config.experiment, location, tags)
-            # A store that cannot be written is found out before hours of training.
-            client.set_experiment_tag(known.experiment_id, *_KIND)
-            return client, known.experiment_id
-
-
-def _lock(tracking: TrackingConfig) -> AbstractContextManager[object]:
-    """Return a lock under which one process at a time makes the tables of a new store.
-
-    An empty file, FILE.lock, remains next to the SQLite file; in a read-only folder it has tables.
-    """
-    if tracking.database is None or not os.access(tracking.database.parent, os.W_OK):
-        return nullcontext()
-    return FileLock(f"{tracking.database}.lock", timeout=20)  # longer than making tables takes
+        client = MlflowClient(config.absolute_uri)
+        known = client.get_experiment_by_name(config.experiment)
+        if known is None:
+            tags = dict([_KIND])
+            return client, client.create_experiment(config.experiment, location, tags)
+        # A store that cannot be written is found out before hours of training.
+        client.set_experiment_tag(known.experiment_id, *_KIND)
+        return client, known.experiment_id
 
 
 def write_tables(file: Path) -> None:

@@ -7,9 +7,9 @@ import json
 import logging
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_I
 from mlflow.utils.uri import is_local_uri
 
 from recsys.config import Experiment, TrackingConfig
-from recsys.data.audit import AUDIT, Finding, audit
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated, one_line, undivided
 from recsys.evaluation.candidates import Candidates, protocol_tags
@@ -87,16 +86,14 @@ class Tracker:
             }
         )
 
-    def log_dataset(self, dataset: PreparedDataset, findings: Sequence[Finding]) -> None:
-        """Log which dataset the run reads, as MLflow shows it, and its audit as audit.json."""
+    def log_dataset(self, dataset: PreparedDataset) -> None:
+        """Log which dataset the run reads, as MLflow shows it."""
         source = json.dumps({"uri": str(dataset.path.absolute())})
         counts = json.dumps(dataset.manifest.counts)
         name, digest = Path(dataset.manifest.origin).stem, dataset.fingerprint[:16]
         entity = Dataset(name, digest, "local", source, profile=counts)
         inputs = [DatasetInput(entity, [InputTag(MLFLOW_DATASET_CONTEXT, "training")])]
         self._put(partial(self.client.log_inputs, self.run_id, inputs))
-        text = json.dumps([asdict(finding) for finding in findings], indent=2)
-        self._put(partial(self.client.log_text, self.run_id, text, AUDIT))
 
     def log_path(self, path: Path) -> None:
         """Log a file, or a folder under its own name, as an artifact."""
@@ -202,7 +199,7 @@ def track(
                 tracker = Tracker(client, run.info.run_id, tracking.uri)
         if known is None:
             tracker.log_settings(settings)
-            tracker.log_dataset(dataset, audit(dataset, experiment.evaluation.seen))
+            tracker.log_dataset(dataset)
         yield tracker
     except BaseException as error:
         # A signal between the block and this function closes the generator.

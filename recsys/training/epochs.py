@@ -6,14 +6,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 from polars import DataFrame
 from pytorch_lightning.callbacks import WeightAveraging
-from rich.progress import Progress
 from torch import Tensor
 
 from recsys.config import TrainingConfig
@@ -21,7 +20,7 @@ from recsys.data.batches import EpochBatches
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.inference.ranking import NotANumberError
-from recsys.progress import Stage, new_progress, stage
+from recsys.progress import new_progress
 from recsys.training.device import Precision
 from recsys.training.module import TrainingModule
 
@@ -286,20 +285,16 @@ class ProgressLine(pl.Callback):
     """Shows one line for the entire training, or logs epochs if there is no terminal.
 
     The time left is that of the epochs left, by the mean of the complete ones; in the first, by its
-    steps. The recorder precedes this callback. If no ``progress`` is shown already, a new one is.
+    steps. The recorder precedes this callback.
     """
 
-    def __init__(self, name: str, recorder: EpochRecorder, progress: Progress | None) -> None:
-        self._name, self._recorder, self._open = name, recorder, ExitStack()
-        self._progress, self._shared = progress or new_progress(), progress is not None
+    def __init__(self, name: str, recorder: EpochRecorder) -> None:
+        self._name, self._recorder, self._progress = name, recorder, new_progress()
+        self._line = self._progress.add_task(f"training {name}", total=None, status="")
         self._shown, self._logged = -math.inf, self._progress.get_time()
-        self._line: Stage | None = None
 
     def on_train_start(self, *_: object) -> None:
-        if not self._shared:
-            self._open.enter_context(self._progress)
-        line = stage(f"training {self._name}", None, self._progress)
-        self._line = self._open.enter_context(line)
+        self._progress.start()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, _: object, outputs: Any, __: object, batch_idx: int
@@ -328,8 +323,6 @@ class ProgressLine(pl.Callback):
         )
 
     def _show(self, steps_done: float, loss: str = "") -> None:
-        if self._line is None:
-            return
         curve, last, spent = self._recorder.curve, self._recorder.last_epoch, self._recorder.seconds
         done, planned = len(curve.epochs), last < ENDLESS
         status = f"epoch {min(done + 1, last)}" + (f"/{last}" if planned else "")
@@ -343,7 +336,7 @@ class ProgressLine(pl.Callback):
             )
             left = max(seconds / done * (last - done) - spent, 0.0)
         self._progress.update(
-            self._line.task,
+            self._line,
             completed=done + steps_done,
             total=last if planned else None,
             status=status + loss,
@@ -351,7 +344,7 @@ class ProgressLine(pl.Callback):
         )
 
     def on_fit_end(self, *_: object) -> None:
-        self._open.close()
+        self._progress.stop()
 
     def on_exception(self, *_: object) -> None:
-        self._open.close()
+        self._progress.stop()

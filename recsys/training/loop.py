@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from rich.progress import Progress
 from torch import Tensor
 
 from recsys.config import AveragedConfig, Experiment, MaskedItemConfig, SequenceToSequenceConfig
@@ -83,14 +82,13 @@ class WarmStart:
         return bool(histories_after(histories, self.until).any())
 
 
-def train(  # noqa: PLR0913, PLR0917 - all that decides a training
+def train(
     experiment: Experiment,
     catalogue: Catalogue,
     histories: Histories,
     validation: Holdout | None,
     epochs: int,
     report: Report,
-    progress: Progress | None = None,
     start: TrainingState | None = None,
     save: Callable[[TrainingState], None] | None = None,
     warm: WarmStart | None = None,
@@ -104,7 +102,6 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         validation: the targets that choose the best epoch; without them all epochs are trained.
         epochs: the maximum number of epochs; 0 only validates a trained model.
         report: see `Report`.
-        progress: the progress display. If None, a new one is shown.
         start: the state of a training with the same arguments to resume from; it is changed.
         save: called with the state from time to time and after each epoch.
         warm: the trained model to start from, as epoch 0. If None, the weights are random.
@@ -144,7 +141,7 @@ def train(  # noqa: PLR0913, PLR0917 - all that decides a training
         if save is not None:
             callbacks.append(SaveState(recorder, config.checkpoint_minutes * 60))
         if process() == 0:
-            callbacks.append(ProgressLine(experiment.name, recorder, progress))
+            callbacks.append(ProgressLine(experiment.name, recorder))
         if not recorder.should_stop:
             trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
             usable = validation is not None and processes() == 1
@@ -332,7 +329,6 @@ def train_and_refit(
     found: Checkpoint | None,
     report: Report,
     save: Save,
-    progress: Progress | None,
     warm: WarmStart | None = None,
 ) -> Fitted:
     """Train and choose the epoch; with ``training.refit`` train again for as many epochs.
@@ -359,7 +355,7 @@ def train_and_refit(
     else:
         planned_epochs = 0 if only_refit else epochs
         model, curve = train(
-            *(planned, catalogue, histories, valid, planned_epochs, report, progress, state),
+            *(planned, catalogue, histories, valid, planned_epochs, report, state),
             save=lambda state: save(state, None),
             warm=warm,
         )
@@ -383,7 +379,7 @@ def train_and_refit(
     try:
         model, _ = train(
             again.model_copy(update={"name": f"{experiment.name} refit"}),
-            *(catalogue, dataset.histories("test"), None, epochs, lambda *_: None, progress, state),
+            *(catalogue, dataset.histories("test"), None, epochs, lambda *_: None, state),
             save=lambda state: save(state, curve),
             warm=warm,
         )

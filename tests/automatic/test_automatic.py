@@ -267,7 +267,7 @@ def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset
 
     def sizes(ranking: float, counting: float, limit: float) -> list[int]:
         parts = Speed(1e-6, ranking, counting).sample(held_out, limit, 0)
-        return [len(part.histories) for part in (parts.valid, parts.test, parts.weighed_on)]
+        return [len(part.histories) for part in (parts.valid, parts.test, parts.weighing)]
 
     assert sizes(1e-6, 1e-6, 600) == [150, 150, 150]
     with pytest.MonkeyPatch.context() as patch:

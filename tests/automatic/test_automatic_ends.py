@@ -153,7 +153,7 @@ def test_no_step_before_the_answer_looks_at_the_test_targets(
 
     def sealed(_: object, held_out: HeldOutParts, *__: object) -> HeldOutParts:
         hidden: Any = Sealed(len(held_out.test.histories))
-        return HeldOutParts(held_out.valid, hidden)
+        return HeldOutParts(held_out.valid, hidden, held_out.valid)
 
     monkeypatch.setattr("recsys.automatic.clock.Speed.sample", sealed)
     refits: list[tuple[str, ...]] = []

@@ -52,11 +52,14 @@ class Clock:
         return self.now
 
 
-def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken() -> None:
+def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, view = Clock(), Recorded(80).view()
     view.get_time = clock
     planned: Any = SimpleNamespace(curve=Curve(), last_epoch=3, seconds=0.0)
-    line = ProgressLine("mine", planned, view)
+    monkeypatch.setattr("recsys.training.epochs.new_progress", lambda: view)
+    line = ProgressLine("mine", planned)
     trainer: Any = SimpleNamespace(num_training_batches=4)
     module: Any = None
     line.on_train_start(trainer, module)
@@ -82,19 +85,21 @@ def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken(
     assert shown() == "epoch 2/3, best .2500, loss 4.00"
 
 
-def test_a_stage_of_known_size_has_a_time_left_and_another_has_the_time_so_far() -> None:
+def test_a_stage_of_known_size_has_a_time_left_and_another_has_the_time_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock()
     for total, shown in ((400, "0:00:20 left"), (None, "0:00:20 so far")):
         terminal = Recorded(80)
         view = terminal.view()
         view.get_time = clock
-        with stage("testing mine", total, view) as line:
+        monkeypatch.setattr("recsys.progress.new_progress", lambda view=view: view)
+        with stage("testing mine", total) as line:
             for _ in range(2):
                 clock.now += 10
                 line.advance(100)
             line.say("")
         assert shown in terminal.pictures[-1]
-        assert not view.tasks
 
 
 @pytest.fixture
@@ -112,13 +117,14 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
 
 
 def test_a_run_shows_every_stage_in_80_columns_and_leaves_nothing(
-    tiny_dataset: PreparedDataset, experiment: Experiment
+    tiny_dataset: PreparedDataset, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Recorded(80)
-    with terminal.view() as view:
-        fit(experiment, tiny_dataset, progress=view)
-        fit_baselines(["popularity", "markov"], experiment, tiny_dataset, view)
-        assert not view.tasks
+    monkeypatch.setattr("recsys.progress.new_progress", terminal.view)
+    monkeypatch.setattr("recsys.training.epochs.new_progress", terminal.view)
+    fit(experiment, tiny_dataset)
+    fit_baselines(["popularity", "markov"], experiment, tiny_dataset)
+    assert not terminal.console._live_stack
     shown = [line for picture in terminal.pictures for line in picture.splitlines()]
     assert max(map(len, shown)) <= 80
     training = [line for line in shown if line.startswith("training")]
@@ -136,8 +142,10 @@ def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     monkeypatch.setattr("recsys.training.epochs._QUIET", quiet)
     view = Recorded(80, terminal=False).view()
     epochs = [{"train/loss": 5.0, "train/seconds": 1.0}]
-    recorder: Any = SimpleNamespace(curve=SimpleNamespace(epochs=epochs, best=-1.0))
-    line = ProgressLine("mine", recorder, view)
+    curve = SimpleNamespace(epochs=epochs, best=-1.0)
+    recorder: Any = SimpleNamespace(curve=curve, last_epoch=1, seconds=1.0)
+    monkeypatch.setattr("recsys.training.epochs.new_progress", lambda: view)
+    line = ProgressLine("mine", recorder)
     line.on_train_epoch_end()
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (level, "mine: epoch 1  loss 5.000  1.0 s")

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from recsys.baselines.transitions import MARKOV_CHAIN
 from recsys.baselines.tuned import BASELINES
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -170,7 +171,7 @@ def test_wrong_rules_of_diversity_are_refused(
 def test_a_baseline_has_caps_but_no_embeddings(
     bundle: ModelBundle, tiny_dataset: PreparedDataset
 ) -> None:
-    baseline = BASELINES["markov"].fit(tiny_dataset, "test", None)
+    baseline = BASELINES["markov"].fit(tiny_dataset, "test", MARKOV_CHAIN)
     counts = Recommender(replace(bundle, trained=None, baseline=baseline))
     assert counts.recommend([["hat"]], k=2, at_most={"kind": 1})["item_id"].len() == 2
     with pytest.raises(InputError, match="holds the baseline"):

@@ -216,7 +216,7 @@ def test_the_protocol_names_the_request_time(dataset: PreparedDataset) -> None:
     assert tags[0]["protocol.fingerprint"] != tags[1]["protocol.fingerprint"]
     for settings in ({}, {"evaluation": {"seen": "allow"}}):
         tree = {"model": {"kind": "hstu", "times": "request"}, **settings}
-        with pytest.raises(InputError, match=r"evaluation: request_time must be known"):
+        with pytest.raises(InputError, match=r"evaluation.request_time must be known"):
             parse_experiment(tree)
 
 

@@ -13,8 +13,7 @@ from torch import nn
 import recsys
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.counts import Popularity
-from recsys.baselines.saved import FittedBaseline
-from recsys.baselines.transitions import PCTM
+from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import DataConfig, Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -59,7 +58,7 @@ def write(path: Path, dataset: PreparedDataset, *overrides: str) -> ModelBundle:
         model.items.weight[0] = 0
     counts = None
     if experiment.count_ensemble is not None:
-        counts = CountEnsemble(PCTM.fit(histories, dataset.num_items), 2.0, 0.5)
+        counts = CountEnsemble(PCTM.fit(histories, dataset.num_items, PCTMSettings()), 2.0, 0.5)
     return ModelBundle.write(path, model, experiment, dataset, ("train",), count_ensemble=counts)
 
 
@@ -172,7 +171,7 @@ def test_the_command_and_what_it_refuses(
     popularity = Popularity.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items)
     baseline = ModelBundle.write(
         tmp_path / "baseline",
-        FittedBaseline("popularity", popularity),
+        popularity,
         parse_experiment({"baseline": "popularity"}),
         tiny_dataset,
         ("train",),

@@ -30,7 +30,6 @@ from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from recsys.tracking import store
 from recsys.tracking.registry import local_bundle
-from recsys.tracking.runs import find_runs
 from recsys.tracking.store import mlflow_link
 from recsys.tracking.tracker import RecordError, track
 from recsys.training import loop as loop_module
@@ -275,7 +274,7 @@ def test_a_store_is_opened_by_one_process_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two trainings that start together would both make the tables of a new one."""
-    lock, opened = FileLock(tmp_path / "mlflow.db.lock"), []
+    lock, opened = FileLock(tmp_path / ".mlflow.db.lock"), []
 
     def client(uri: str) -> MlflowClient:
         with pytest.raises(Timeout):
@@ -286,10 +285,6 @@ def test_a_store_is_opened_by_one_process_at_a_time(
     monkeypatch.setattr(store, "MlflowClient", client)
     fit(experiment, dataset, tmp_path / "out")
     assert opened
-    opened.clear()
-    assert find_runs(["run"], experiment.tracking, "test")
-    assert opened
-    lock.acquire(timeout=0)
 
 
 def test_an_unreachable_server_is_reported_within_seconds(

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from torch import nn
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.transitions import PCTM
+from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config import Experiment, parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -61,7 +61,7 @@ def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> Model
         nn.init.normal_(weight, std=0.5)
     with torch.no_grad():
         model.items.weight[0] = 0
-    counts = CountEnsemble(PCTM.fit(dataset.histories("valid"), 5), 2.0)
+    counts = CountEnsemble(PCTM.fit(dataset.histories("valid"), 5, PCTMSettings()), 2.0)
     return ModelBundle.write(
         path,
         model,

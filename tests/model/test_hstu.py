@@ -64,7 +64,7 @@ def test_the_block_is_the_published_one(
 def encoder(times: TimesRead) -> HSTUEncoder:
     torch.manual_seed(2)
     blocks = [HSTUBlock(4, 1, 9, 0.0, timed=times != "none") for _ in range(2)]
-    stack = HSTUEncoder(None, blocks, 4, 0.0, times).double()
+    stack = HSTUEncoder(None, blocks, 4, 0.0, times=times).double()
     for weight in stack.parameters():
         nn.init.normal_(weight)
     return stack

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recsys.baselines.transitions import MARKOV_CHAIN
 from recsys.baselines.tuned import BASELINES
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -77,7 +78,7 @@ def test_a_dot_product_is_explained_by_removal(
 def test_a_baseline_is_explained_by_removal(
     tiny_bundle: ModelBundle, tiny_dataset: PreparedDataset
 ) -> None:
-    chain = BASELINES["markov"].fit(tiny_dataset, "test", None)
+    chain = BASELINES["markov"].fit(tiny_dataset, "test", MARKOV_CHAIN)
     bundle = replace(tiny_bundle, trained=None, baseline=chain)
     parts = explained(bundle, ["boots", "gloves"], "hat")
     with_last = Recommender(bundle).score([["boots", "gloves"]], ["hat"])["score"].item()
