@@ -287,8 +287,8 @@ def test_no_fold_of_a_backtest_knows_what_it_may_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # it writes into runs
     experiment = make_experiment(tracking, training={"refit": refit})
-    tested = backtest(name, experiment, fold_datasets)
-    for ranks, dataset in zip(tested.folds, fold_datasets, strict=True):
+    ranks_of_folds, _ = backtest(name, experiment, fold_datasets)
+    for ranks, dataset in zip(ranks_of_folds, fold_datasets, strict=True):
         targets = dataset.holdout("test").targets
         assert ranks.frame["target"].to_list() == targets.tolist()  # of this fold, no other
         test = Found.of(ranks, dataset)

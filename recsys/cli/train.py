@@ -204,9 +204,9 @@ def run_backtest(
     metrics = metric_names(cutoffs := experiment.evaluation.cutoffs)
     rows = []
     for name in names:
-        tested = backtest(name, experiment, datasets)
-        tables = {str(number): table for number, table in enumerate(tested.folds, 1)}
-        for fold, table in {**tables, "pooled": tested.pooled}.items():
+        ranks, pooled = backtest(name, experiment, datasets)
+        tables = {str(number): table for number, table in enumerate(ranks, 1)}
+        for fold, table in {**tables, "pooled": pooled}.items():
             users = table.frame["user"].n_unique()
             row = {"model": name, "fold": fold, "users": users, "targets": len(table.ranks)}
             for metric, (mean, low, high) in table.summary(metrics).items():

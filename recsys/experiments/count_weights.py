@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.counts import Popularity, RepeatCounts, latest_histories, log_popularity
 from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
-from recsys.config import CountEnsembleConfig, Experiment
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
-from recsys.evaluation.held_out import HeldOutParts
-from recsys.evaluation.tables import RankTable, evaluate, rank_table
+from recsys.evaluation.tables import RankTable, rank_table
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Blend, Scored, Scorer, Seen, user_batches
-from recsys.training.loop import Fitted
 
 GRID = tuple(
     replace(way, popularity=0.0) for way in (PCTMSettings(), *PUBLISHED_PCTM.values(), LAST_ITEM)
@@ -31,53 +27,10 @@ _FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
 """Multiples of the weight of some counts that are tried once the others are weighed."""
 
 
-class WeighedCounts(NamedTuple):
-    """The count ensemble that validation chose; a weight is 0 where the model is better without."""
-
-    settings: PCTMSettings
-    weight: float
-    """Of the transition counts."""
-    repeat_weight: float
-    recent_weight: float
-    recent_share: float
-    """The newest interactions, whose popularity is counted."""
-    ranks: RankTable
-    """Of the validation targets, by the sum of the model and the counts."""
-
-    def counted(self, dataset: PreparedDataset, before: Part) -> CountEnsemble:
-        """Return the count ensemble of all interactions before a part of the split."""
-        newest = latest_histories(dataset, before, self.recent_share)
-        counts = PCTM.fit(dataset.histories(before), dataset.num_items, self.settings, newest)
-        weights = self.weight, self.repeat_weight, self.recent_weight, self.recent_share
-        return CountEnsemble(counts, *weights)
-
-
-def fit_count_ensemble(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    held_out: HeldOutParts,
-    fitted: Fitted,
-    validated: Scorer,
-) -> tuple[CountEnsemble, Scorer, RankTable]:
-    """Fit the count ensemble of a trained model on the data that the model was trained on.
-
-    Its settings and weights are chosen with the model of the best epoch, ``validated``, before any
-    refit.
-
-    Returns:
-        The count ensemble; the model of the best epoch with counts of the training part; and the
-        ranks of the validation targets by their sum.
-    """
-    config, seen = experiment.count_ensemble, experiment.evaluation.seen
-    weights = CountEnsembleConfig().weights if config is None else config.weights
-    choice = choose_count_ensemble(validated, dataset, held_out.weighing, seen, weights)
-    before = after = choice.counted(dataset, "valid")
-    if "valid" in fitted.trained_on:
-        after = choice.counted(dataset, "test")
-    summed, ranks = before.added_to(validated), choice.ranks
-    if held_out.weighing is not held_out.valid:
-        ranks = evaluate(summed, held_out.valid, "valid", seen)
-    return after, summed, ranks
+def counted(dataset: PreparedDataset, before: Part, way: PCTMSettings, newest: float) -> PCTM:
+    """Count all interactions before a part of the split, popularity in a newest share of them."""
+    recent = latest_histories(dataset, before, newest)
+    return PCTM.fit(dataset.histories(before), dataset.num_items, way, recent)
 
 
 def choose_count_ensemble(
@@ -88,9 +41,10 @@ def choose_count_ensemble(
     weights: Sequence[float],
     grid: Sequence[PCTMSettings] = GRID,
     recent: Sequence[float] = RECENT,
-) -> WeighedCounts:
-    """Return the settings and weights with the best validation NDCG@10; ties go to the first.
+) -> tuple[CountEnsemble, RankTable]:
+    """Return the counts with the best validation NDCG@10, and the ranks of their sum with a model.
 
+    Ties go to the first settings and weights; a weight is 0 where the model is better without.
     If seen items are ranked, the repeat counts are weighted first; then the transition counts on
     top of them, then recent popularity, then the sum of all counts against the model, and at last
     each of them once more. In each step the model scores each history once, and weight 0 is tried
@@ -115,18 +69,19 @@ def choose_count_ensemble(
     if any(weight for _, weight in terms[1:]):
         # Where the model is the weakest part, all counts need more weight; and each was weighed
         # before the next ones were there.
-        counts, terms = terms[1:], terms[:1]
-        _, ranks = weigh([Blend.of(counts)], sorted({1.0, *weights}))
+        added, terms = terms[1:], terms[:1]
+        _, ranks = weigh([Blend.of(added)], sorted({1.0, *weights}))
         (_, scale) = terms.pop()
-        terms += [(scorer, scale * weight) for scorer, weight in counts]
-        for _ in counts:
+        terms += [(scorer, scale * weight) for scorer, weight in added]
+        for _ in added:
             scorer, weight = terms.pop(1)
             if weight:
                 _, ranks = weigh([scorer], [factor * weight for factor in _FACTORS])
             else:
                 terms.append((scorer, 0.0))
     repeats, followed, popular = (weight for _, weight in terms[1:])
-    return WeighedCounts(grid[way], followed, repeats, popular, recent[share], ranks)
+    counts = counted(dataset, "valid", grid[way], recent[share])
+    return CountEnsemble(counts, followed, repeats, popular, recent[share]), ranks
 
 
 def _best_weight(
@@ -138,9 +93,9 @@ def _best_weight(
     for batch in user_batches(len(holdout.histories), model.num_items):
         chosen, sliced = holdout.slice_after(batch)
         known, targets, rows = sliced.histories, sliced.targets, sliced.history_rows
-        scores, counted = model.score(known).cpu(), [scorer.score(known) for scorer in counts]
+        scores, added = model.score(known).cpu(), [scorer.score(known) for scorer in counts]
         for trial, (index, weight) in enumerate(tried):
-            summed = Scored(scores.add(counted[index], alpha=weight) if trial else scores)
+            summed = Scored(scores.add(added[index], alpha=weight) if trial else scores)
             ranks[trial, chosen] = rank_targets(summed, known, targets, seen, rows=rows)
     tables = [rank_table(row, holdout, "valid", model.num_items, seen) for row in ranks]
     quality = [float(table.values("ndcg_at_10").mean()) for table in tables]

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +23,9 @@ from recsys.evaluation.held_out import (
     next_list_length,
     with_segments,
 )
-from recsys.evaluation.tables import RankTable
+from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.experiments.baselines import fit_baseline
-from recsys.experiments.count_weights import fit_count_ensemble
+from recsys.experiments.count_weights import choose_count_ensemble, counted
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder, sole_use
@@ -160,20 +161,28 @@ def final_scorer(
 ) -> FinalScorer:
     """Return the trained model, with its count ensemble weighed on validation if it has one.
 
-    A refit has seen the validation targets: the temperature is that of the model before it.
+    A refit has seen the validation targets: temperature and weights are those of the model before
+    it, with counts of the training part. What is returned is counted on what the model has seen.
     """
     experiment = with_precision(experiment, fitted.curve.precision)
-    _, alone = fitted.curve.validated()
+    num_items, seen = fitted.model.num_items, experiment.evaluation.seen
+    _, ranks = fitted.curve.validated()
+    alone = rank_table(ranks.numpy(), held_out.valid, "valid", num_items, seen)
     validated: Scorer = model_scorer(fitted.validated_model(experiment, dataset), experiment)
-    count_ensemble, valid = None, alone
-    if experiment.count_ensemble is not None:
+    counts, valid = None, alone
+    if (config := experiment.count_ensemble) is not None:
         with stage(f"weighing counts of {experiment.name}"):
-            count_ensemble, validated, valid = fit_count_ensemble(
-                experiment, dataset, held_out, fitted, validated
-            )
+            words = held_out.weighing, seen, config.weights
+            counts, valid = choose_count_ensemble(validated, dataset, *words)
+            validated = counts.added_to(validated)
+            if held_out.weighing is not held_out.valid:
+                valid = evaluate(validated, held_out.valid, "valid", seen)
+            if "valid" in fitted.trained_on:
+                known = counts.counts.settings, counts.recent_share
+                counts = replace(counts, counts=counted(dataset, "test", *known))
     temperature = temperature_of(validated, held_out.valid, experiment.seed)
     model = model_scorer(fitted.model, experiment)
-    return FinalScorer(experiment, fitted, model, count_ensemble, valid, alone, temperature)
+    return FinalScorer(experiment, fitted, model, counts, valid, alone, temperature)
 
 
 def evaluate_and_write(

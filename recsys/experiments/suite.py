@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from recsys.config import Experiment, Suite, SuiteEntry, flatten
 from recsys.data.prepared import PreparedDataset
@@ -101,16 +100,10 @@ MODEL = "model"
 """The name of the experiment's own model among the names of baselines."""
 
 
-class Backtested(NamedTuple):
-    """The result of one model or baseline: an MLflow run and ranks for each fold."""
-
-    runs: list[str]
-    folds: list[RankTable]
-    pooled: RankTable
-
-
-def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDataset]) -> Backtested:
-    """Fit `MODEL` or a baseline on each fold separately, and evaluate it on its test part.
+def backtest(
+    name: str, experiment: Experiment, datasets: Sequence[PreparedDataset]
+) -> tuple[list[RankTable], RankTable]:
+    """Fit `MODEL` or a baseline on each fold separately; return its ranks of each, and of all.
 
     Fold i is called NAME-fold-i and written to runs/NAME-fold-i; it has the settings of its data.
 
@@ -128,5 +121,4 @@ def backtest(name: str, experiment: Experiment, datasets: Sequence[PreparedDatas
             runs.append(run.run_id)
             line.advance()
     tables = [run.ranks for run in find_runs(runs, experiment.tracking, "test")]
-    pooled = pool_folds(tables, [dataset.user_ids for dataset in datasets])
-    return Backtested(runs, tables, pooled)
+    return tables, pool_folds(tables, [dataset.user_ids for dataset in datasets])

@@ -64,9 +64,8 @@ def continue_bundle(
     Raises:
         InputError: the folder is no bundle, holds a baseline, or a field is unknown or wrong.
     """
-    bundle = ModelBundle.open(folder)
-    _refuse_baseline(bundle)
-    return continued(bundle.experiment, os.fspath(folder), changes, overrides)
+    earlier = ModelBundle.open(folder).experiment
+    return continued(earlier, os.fspath(folder), changes, overrides)
 
 
 def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> Start:
@@ -112,7 +111,8 @@ def _refuse_other_models(
     experiment: Experiment, start: StartConfig, bundle: ModelBundle, dataset: PreparedDataset
 ) -> None:
     manifest = bundle.manifest
-    _refuse_baseline(bundle)
+    if bundle.trained is None:
+        raise InputError(f"{bundle.path}: holds a baseline, which has no weights to start from")
     if start.digest not in (None, manifest.digest):
         raise InputError(
             f"start.digest={start.digest}: {start.bundle} holds another model, {manifest.digest}"
@@ -130,11 +130,6 @@ def _refuse_other_models(
             f"{start.bundle}: was trained on the validation targets of {dataset.path} too (a "
             "refit), which then cannot choose an epoch"
         )
-
-
-def _refuse_baseline(bundle: ModelBundle) -> None:
-    if bundle.trained is None:
-        raise InputError(f"{bundle.path}: holds a baseline, which has no weights to start from")
 
 
 def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) -> bool:
@@ -212,7 +207,7 @@ def train_all(
         trained.append(fitted)
     if not members:
         return trained[0]
-    mean = mean_of(start.experiment, *words, trained)
+    mean = mean_of(start.experiment, dataset, valid, trained)
     report(len(mean.curve.epochs), mean.curve.epochs[-1])
     return mean
 
@@ -234,25 +229,16 @@ def member_experiment(experiment: Experiment, member: AveragedMember, index: int
 
 
 def mean_of(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    catalogue: Catalogue,
-    valid: Holdout,
-    members: Sequence[Fitted],
+    experiment: Experiment, dataset: PreparedDataset, valid: Holdout, members: Sequence[Fitted]
 ) -> Fitted:
     """Return the mean of trained models; its curve ends with the validation of their best weights.
 
     It was trained on the validation part if any member was.
     """
     model = AveragedModel([member.model for member in members]).eval()
-    weights = {
-        f"members.{index}.{name}": weight
-        for index, member in enumerate(members)
-        for name, weight in member.curve.best_weights.items()
-    }
-    validated = catalogue.restored_model(experiment.model, dataset.histories("valid"), weights)
-    started = time.perf_counter()
-    validated = validated.to(model.items.weight.device)
+    alone = zip(members_of(experiment), members, strict=True)
+    best = [member.validated_model(own, dataset) for own, member in alone]
+    validated, started = AveragedModel(best).eval(), time.perf_counter()
     scorer = ModelScorer(validated, experiment.model.max_sequence_length, trained=True)
     ranks = evaluate(scorer, valid, "valid", experiment.evaluation.seen)
     mean = {
@@ -265,8 +251,10 @@ def mean_of(
     precision = precisions.pop() if len(precisions) == 1 else None
     interrupted = any(member.interrupted for member in members)
     curve = Curve(
-        *(epochs, None, len(epochs), weights, ranks), precision=precision, interrupted=interrupted
+        *(epochs, None, len(epochs), validated.state_dict(), ranks.frame["rank"].to_torch()),
+        precision=precision,
+        interrupted=interrupted,
     )
     refitted = any("valid" in member.trained_on for member in members)
     trained_on: TrainedOn = ("train", "valid") if refitted else ("train",)
-    return Fitted(model, trained_on, curve, interrupted, catalogue)
+    return Fitted(model, trained_on, curve, interrupted, members[0].catalogue)

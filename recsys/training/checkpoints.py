@@ -10,10 +10,12 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.plugins.io import CheckpointIO
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from safetensors import SafetensorError, safe_open
@@ -44,7 +46,8 @@ class TrainingState:
 
     def copy(self) -> TrainingState:
         """Copy to the CPU what a training that goes on changes; it replaces its best weights."""
-        checkpoint = _with_tensors(self.checkpoint, lambda _, tensor: tensor.to("cpu", copy=True))
+        on_cpu = partial(Tensor.to, device="cpu", copy=True)
+        checkpoint = apply_to_collection(dict(self.checkpoint), Tensor, on_cpu)
         epochs = [dict(epoch) for epoch in self.curve.epochs]
         return TrainingState(checkpoint, replace(self.curve, epochs=epochs, interrupted=False))
 
@@ -128,18 +131,18 @@ class CheckpointFile:
         """Replace the checkpoint atomically, or raise a `CheckpointError`; it holds its SHA-256."""
         chosen, tensors = checkpoint.chosen, dict[str, Tensor]()
 
-        def name_of(name: str, tensor: Tensor) -> dict[str, str]:
-            tensors[name] = tensor.detach().contiguous()
+        def name_of(tensor: Tensor) -> dict[str, str]:
+            tensors[name := str(len(tensors))] = tensor.detach().contiguous()
             return {_TENSOR: name}
 
         tree = {
             "run_id": checkpoint.run_id,
             "seconds": checkpoint.seconds,
             "state": checkpoint.state.checkpoint,
-            "curve": checkpoint.state.curve.plain(),
-            "chosen": None if chosen is None else chosen.plain(),
+            "curve": vars(checkpoint.state.curve),
+            "chosen": None if chosen is None else vars(chosen),
         }
-        header = json.dumps({"facts": self.facts, **_with_tensors(tree, name_of)})
+        header = json.dumps({"facts": self.facts, **apply_to_collection(tree, Tensor, name_of)})
         try:
             with new_file(self.path) as part:
                 save_file(tensors, part, metadata={_HEADER: header, _SEAL: BLANK})
@@ -159,49 +162,30 @@ class CheckpointFile:
             if not check_seal(self.path):
                 raise KeyError("it has no checksum")
             with safe_open(self.path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})[_HEADER])
+                header = (file.metadata() or {})[_HEADER]
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError, DamagedError) as error:
             raise CheckpointError(
                 f"{self.path}: cannot be read as a checkpoint: delete it to start over ({error})"
             ) from error
-        saved, current = header["facts"], json.loads(json.dumps(self.facts))
+
+        def restored(known: dict[str, Any]) -> Any:  # JSON makes texts of numbers that are keys
+            if _TENSOR in known:
+                return tensors[known[_TENSOR]]
+            return {int(key) if key.isdecimal() else key: value for key, value in known.items()}
+
+        written = header, json.dumps(self.facts)
+        tree, current = (json.loads(text, object_hook=restored) for text in written)
+        saved = tree["facts"]
         for name in sorted(saved.keys() | current.keys()):
             if saved.get(name) != current.get(name):
                 raise CheckpointError(
                     f"{self.path}: belongs to an interrupted run with {name}={saved.get(name)}, "
                     f"not {current.get(name)}: resume that run, or delete the file to start over"
                 )
-        tree = _restored(header, tensors)
-        state = TrainingState(tree["state"], Curve.parse(tree["curve"]))
-        chosen = None if tree["chosen"] is None else Curve.parse(tree["chosen"])
+        state = TrainingState(tree["state"], Curve(**tree["curve"]))
+        chosen = None if tree["chosen"] is None else Curve(**tree["chosen"])
         return Checkpoint(tree["run_id"], tree["seconds"], state, chosen)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
-
-
-def _with_tensors(tree: Any, change: Callable[[str, Tensor], Any], name: str = "") -> Any:
-    """Return nested dictionaries and lists with a change to each tensor, named by its path."""
-    prefix = f"{name}/" if name else ""
-    if isinstance(tree, Tensor):
-        return change(name, tree)
-    if isinstance(tree, Mapping):
-        return {key: _with_tensors(value, change, f"{prefix}{key}") for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_with_tensors(value, change, f"{prefix}{at}") for at, value in enumerate(tree)]
-    return tree
-
-
-def _restored(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return what was written; JSON has made texts of the numbers of an optimiser's parameters."""
-    if isinstance(tree, list):
-        return [_restored(value, tensors) for value in tree]
-    if not isinstance(tree, dict):
-        return tree
-    if _TENSOR in tree:
-        return tensors[tree[_TENSOR]]
-    return {
-        int(key) if key.isdecimal() else key: _restored(value, tensors)
-        for key, value in tree.items()
-    }

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytorch_lightning as pl
-from polars import DataFrame
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from recsys.config import TrainingConfig
 from recsys.data.batches import EpochBatches
 from recsys.errors import InputError
-from recsys.evaluation.tables import RankTable, TableProtocol
+from recsys.evaluation.tables import RankTable
 from recsys.inference.ranking import NotANumberError
 from recsys.progress import new_progress
 from recsys.training.device import Precision
@@ -39,25 +38,20 @@ _EMPHASIS = 5
 """η: after t epochs the average is about t / (η + 2) epochs old."""
 
 
-class EarlyDecay(NamedTuple):
-    """When patience was exhausted and the learning rate began to decay ahead of schedule."""
-
-    epoch: int
-    step: int
-
-
 @dataclass
 class Curve:
     """The learning curve: the metrics of each epoch and the weights of the best one."""
 
     epochs: list[dict[str, float]] = field(default_factory=list)
     """Metrics of each epoch: train/loss, costs as train/…, and, if it was validated, epoch/…"""
-    early_decay: EarlyDecay | None = None
+    early_decay: Sequence[int] | None = None
+    """The epoch and the step at which patience was exhausted and the learning rate began to decay
+    ahead of schedule."""
     best_epoch: int | None = None
     """Number of the epoch with the best validation, from 1; 0 for a warm start."""
     best_weights: Mapping[str, Tensor] = field(default_factory=dict)
-    best_ranks: RankTable | None = None
-    """Ranks of the validation targets under those weights; None without validation."""
+    best_ranks: Tensor | None = None
+    """Ranks [Q] of the validation targets under those weights; None without validation."""
     precision: Precision | None = None
     """The precision that was settled on; None before the first step."""
     interrupted: bool = False
@@ -70,32 +64,11 @@ class Curve:
         all_epochs = (self.start, *self.epochs)
         return max((epoch[MONITOR] for epoch in all_epochs if MONITOR in epoch), default=-1.0)
 
-    def validated(self) -> tuple[int, RankTable]:
+    def validated(self) -> tuple[int, Tensor]:
         """Return the best epoch and its ranks; a ValueError without validation."""
         if self.best_epoch is None or self.best_ranks is None:
             raise ValueError("no epoch was validated")
         return self.best_epoch, self.best_ranks
-
-    def plain(self) -> dict[str, Any]:
-        """Return nested dictionaries and lists of tensors and plain values, which `parse` reads."""
-        tree = {column.name: getattr(self, column.name) for column in fields(self)}
-        if self.best_ranks is not None:
-            columns = {column.name: column.to_torch() for column in self.best_ranks.frame}
-            protocol = asdict(self.best_ranks.protocol)
-            tree["best_ranks"] = {"columns": columns, "protocol": protocol}
-        return tree
-
-    @classmethod
-    def parse(cls, tree: Mapping[str, Any]) -> Curve:
-        """Return the curve that `plain` returned."""
-        curve = cls(**tree)
-        if curve.early_decay is not None:
-            curve.early_decay = EarlyDecay(*curve.early_decay)
-        if (ranks := tree["best_ranks"]) is not None:
-            columns = {name: column.numpy() for name, column in ranks["columns"].items()}
-            protocol = TableProtocol(**ranks["protocol"])
-            curve.best_ranks = RankTable(DataFrame(columns), protocol)
-        return curve
 
 
 class EpochAverage(WeightAveraging):
@@ -152,7 +125,7 @@ class EpochRecorder(pl.Callback):
         self._decay_epochs = round(epochs * config.decay_fraction) if decays else 0
         self._started: float | None = None
         if curve.early_decay is not None:
-            self._start_decay(curve.early_decay)
+            self._start_decay(*curve.early_decay)
 
     @property
     def should_stop(self) -> bool:
@@ -172,7 +145,7 @@ class EpochRecorder(pl.Callback):
     @property
     def _hold_epochs(self) -> int:
         early = self.curve.early_decay
-        return self._epochs - self._decay_epochs if early is None else early.epoch
+        return self._epochs - self._decay_epochs if early is None else early[0]
 
     @property
     def _patience_exhausted(self) -> bool:
@@ -184,11 +157,11 @@ class EpochRecorder(pl.Callback):
             since = max(since, self._hold_epochs)
         return done - since >= self._config.patience
 
-    def _start_decay(self, early: EarlyDecay) -> None:
+    def _start_decay(self, epoch: int, step: int) -> None:
         """Decay from there over as many epochs as planned for the end."""
-        steps = self._decay_epochs * early.step // early.epoch
-        self.curve.early_decay = early
-        self._module.schedule = self._module.schedule.decay_from(early.step, steps)
+        steps = self._decay_epochs * step // epoch
+        self.curve.early_decay = epoch, step
+        self._module.schedule = self._module.schedule.decay_from(step, steps)
 
     def validate_start(self, *, may_win: bool) -> None:
         """Validate the weights before the first epoch, and report them as epoch 0."""
@@ -244,7 +217,7 @@ class EpochRecorder(pl.Callback):
         if self._validate is None or epoch % every == 0 or epoch == self.last_epoch:
             self._keep_if_best(epoch, metrics)
         if self._patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
-            self._start_decay(EarlyDecay(epoch, trainer.global_step))
+            self._start_decay(epoch, trainer.global_step)
             logger.debug(
                 "no better validation for %d epochs: the learning rate decays over %d epochs",
                 *(self._config.patience, self._decay_epochs),
@@ -266,7 +239,7 @@ class EpochRecorder(pl.Callback):
                 metrics["epoch/valid_seconds"] = time.perf_counter() - started
             if may_win and (self._validate is None or metrics[MONITOR] > best):
                 self.curve.best_epoch = epoch
-                self.curve.best_ranks = table
+                self.curve.best_ranks = None if table is None else table.frame["rank"].to_torch()
                 self.curve.best_weights = {
                     name: weight.detach().to("cpu", copy=True)
                     for name, weight in self._module.model.state_dict().items()

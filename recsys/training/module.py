@@ -282,8 +282,3 @@ class TrainingModule(pl.LightningModule):
         # An early decay replaces the schedule.
         rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.schedule(step))  # noqa: PLW0108
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
-
-    def transfer_batch_to_device(
-        self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
-    ) -> Any:
-        return batch.to(device)  # Lightning moves no frozen dataclasses

@@ -108,29 +108,25 @@ def test_scores_are_those_of_the_model_plus_weighted_counts(weight: float) -> No
 def test_repeat_counts_are_weighted_only_if_seen_items_are_ranked(dataset: PreparedDataset) -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     again = holdout([[1, 1, 4], [4, 4]], [1, 4])
-    choice = choose_count_ensemble(model, dataset, again, "allow", [0.01, 8.0], [SETTINGS])
-    assert choice.repeat_weight == 8
-    assert choice.ranks.values("ndcg_at_10").tolist() == [1, 1]
+    chosen, ranks = choose_count_ensemble(model, dataset, again, "allow", [0.01, 8.0], [SETTINGS])
+    assert chosen.repeat_weight == 8
+    assert ranks.values("ndcg_at_10").tolist() == [1, 1]
     new = holdout([[1], [4, 1]], [2, 2])
-    assert (
-        choose_count_ensemble(model, dataset, new, "filter", [0.01, 8.0], [SETTINGS]).repeat_weight
-        == 0
-    )
+    chosen, _ = choose_count_ensemble(model, dataset, new, "filter", [0.01, 8.0], [SETTINGS])
+    assert chosen.repeat_weight == 0
 
 
 def test_validation_chooses_the_weight(dataset: PreparedDataset) -> None:
     model = Fixed(0.0, 0.0, 0.9, 0.8, 1.0)
     valid = holdout([[1], [4, 1]], [2, 2])
-    choice = choose_count_ensemble(model, dataset, valid, "filter", [0.01, 1.0], [SETTINGS])
-    assert (choice.settings, choice.weight) == (
-        SETTINGS,
-        1.0,
-    )  # log 7 outweighs .9; a hundredth does not
+    chosen, ranks = choose_count_ensemble(model, dataset, valid, "filter", [0.01, 1.0], [SETTINGS])
+    assert chosen.counts.settings == SETTINGS
+    assert chosen.weight == 1.0  # log 7 outweighs .9; a hundredth does not
     assert model.scored == 4 * len(valid.histories)  # transitions, recent, their sum, again
     best = CountEnsemble(PCTM.fit(HISTORIES, 5, SETTINGS), 1.0).added_to(model)
     expected = evaluate(best, valid, "valid", "filter")
-    assert choice.ranks.frame.equals(expected.frame)
-    assert choice.ranks.protocol == expected.protocol
+    assert ranks.frame.equals(expected.frame)
+    assert ranks.protocol == expected.protocol
 
 
 def test_what_sells_of_late_is_weighted_where_tastes_move_on(
@@ -139,14 +135,12 @@ def test_what_sells_of_late_is_weighted_where_tastes_move_on(
     old, new = [[1, 2, 3, 4]] * 30, [[1, 2, 3, 4, 5]] * 30  # 5 is bought last, and follows all
     dataset = logged(Histories.from_lists([*old, *new]))
     model, valid = Fixed(0.0, 0.0, 0.9, 0.8, 0.5), holdout([[1], [4]], [5, 5])
-    choice = choose_count_ensemble(
+    ensemble, ranks = choose_count_ensemble(
         model, dataset, valid, "allow", [0.01, 1.0], [SETTINGS], [1.0, 0.1]
     )
-    assert choice.recent_share == 0.1
-    ensemble = choice.counted(dataset, "valid")
-    assert ensemble.recent_weight == choice.recent_weight
+    assert ensemble.recent_share == 0.1
     scorer = ensemble.added_to(model)
-    assert evaluate(scorer, valid, "valid", "allow").frame.equals(choice.ranks.frame)
+    assert evaluate(scorer, valid, "valid", "allow").frame.equals(ranks.frame)
     candidates = np.array([5, 4], dtype=np.int32)
     added = ensemble.for_all(candidates)
     assert added[0] > added[1] + 1
