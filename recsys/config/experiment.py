@@ -77,19 +77,17 @@ class TrainingConfig(Section):
     validate_every: int = Field(1, ge=1, le=MAX_COUNT)
     """Number of epochs between validations; the last epoch is always validated."""
     patience: int = Field(10, ge=1, le=MAX_COUNT)
-    """Number of epochs without a better validation NDCG@10 before the learning rate decays
-    (hold_decay), and then before training stops."""
+    """Number of epochs without a better validation NDCG@10 before the learning rate decays,
+    and then before training stops."""
     learning_rate: float = Field(1e-3, gt=0)
     """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay of AdamW."""
-    schedule: Literal["hold_decay", "inverse_square_root"] = "hold_decay"
-    """The learning rate after the warm-up: constant, then a linear decay to a hundredth; or with
-    the inverse square root of the step, as in the 2017 Transformer."""
     warmup_steps: int = Field(100, ge=0, le=10**9)
     """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
-    """Share of the epochs, at the end, over which the learning rate decays (hold_decay only)."""
+    """Share of the epochs, at the end, over which the learning rate decays linearly to a hundredth;
+    before, it is constant."""
     average_weights: bool = False
     """Whether the model is a running average of the weights after each epoch; in the place of a
     decay: it needs a decay_fraction of 0."""
@@ -113,8 +111,8 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _has_a_constant_rate(self) -> Self:
-        if self.average_weights and (self.decay_fraction or self.schedule != "hold_decay"):
-            raise ValueError("average_weights needs decay_fraction 0 and schedule hold_decay")
+        if self.average_weights and self.decay_fraction:
+            raise ValueError("average_weights needs decay_fraction 0")
         return self
 
     @field_serializer("loss")

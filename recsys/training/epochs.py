@@ -121,8 +121,7 @@ class EpochRecorder(pl.Callback):
         self.average = EpochAverage() if config.average_weights else None
         self._module, self._validate, self._config = module, validate, config
         self._epochs, self._batches, self._report = epochs, batches, report
-        decays = config.schedule == "hold_decay"
-        self._decay_epochs = round(epochs * config.decay_fraction) if decays else 0
+        self._decay_epochs = round(epochs * config.decay_fraction)
         self._started: float | None = None
         if curve.early_decay is not None:
             self._start_decay(*curve.early_decay)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -162,19 +162,12 @@ class RowwiseAdamW(torch.optim.AdamW):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The factor of the learning rate at each step of a training.
+    """The factor of the learning rate: it rises linearly, holds, and decays to a hundredth.
 
-    ``hold_decay`` rises linearly, holds, then decays linearly to a hundredth at the end.
-    ``inverse_square_root`` rises linearly, then decays with the square root of the step: the rate
-    of Vaswani et al. 2017, equation 3, as a share of its peak, (D · warmup)^-0.5.
-
-    >>> [Schedule("hold_decay", 2, 4, 8)(step) for step in range(9)]
+    >>> [Schedule(2, 4, 8)(step) for step in range(9)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.01]
-    >>> [round(Schedule("inverse_square_root", 4, 0, 99)(step), 3) for step in (0, 1, 3, 15)]
-    [0.25, 0.5, 1.0, 0.5]
     """
 
-    kind: Literal["hold_decay", "inverse_square_root"]
     warmup_steps: int
     decay_steps: int
     total_steps: int
@@ -184,16 +177,13 @@ class Schedule:
         """Return the schedule of a number of epochs; warm-up takes at most a tenth of the steps."""
         total = epochs * steps_per_epoch
         decay = round(total * config.decay_fraction)
-        return cls(config.schedule, min(config.warmup_steps, -(-total // 10)), decay, total)
+        return cls(min(config.warmup_steps, -(-total // 10)), decay, total)
 
     def decay_from(self, step: int, decay_steps: int) -> Schedule:
         return replace(self, decay_steps=decay_steps, total_steps=step + decay_steps)
 
     def __call__(self, step: int) -> float:
-        warmup = max(self.warmup_steps, 1)
-        rise = (step + 1) / warmup
-        if self.kind == "inverse_square_root":
-            return min(rise, math.sqrt(warmup / (step + 1)))
+        rise = (step + 1) / max(self.warmup_steps, 1)
         decay = (self.total_steps - step) / max(self.decay_steps, 1)
         return max(0.01, min(1.0, rise, decay))
 

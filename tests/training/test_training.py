@@ -279,7 +279,7 @@ def test_the_optimiser_is_adamw_at_the_rates_of_the_schedule(
     histories, _ = walks(50, seed=1, planted=True)
     train(experiment, Catalogue(ITEMS), histories, None, 2, lambda *_: None)
     total = len(rates)
-    factor = Schedule("hold_decay", min(4, -(-total // 10)), round(0.3 * total), total)
+    factor = Schedule(min(4, -(-total // 10)), round(0.3 * total), total)
     assert rates == pytest.approx([5e-3 * factor(step) for step in range(total)])
 
 
