@@ -54,9 +54,7 @@ class ExportManifest(FolderManifest):
     format: Literal["recsys.onnx"] = "recsys.onnx"
     format_version: int = current_version
     bundle: str
-    experiment: str
-    model: str
-    git_commit: str | None
+    """The digest of the manifest of the bundle that was exported."""
     num_items: int
     """Entry i of items.json, counted from 0, is item token i + 1."""
     max_sequence_length: int
@@ -64,9 +62,6 @@ class ExportManifest(FolderManifest):
     times: TimesRead
     """The times that the encoder takes beside the items; the last column is the request time."""
     seen: Literal["filter", "allow"]
-    encoder_inputs: list[str]
-    encoder_outputs: list[str]
-    head_inputs: list[str]
     int8: bool
     largest_difference: float
     """The largest difference of a score from torch's, before weights were rounded to 8 bits."""
@@ -102,7 +97,6 @@ def export_onnx(
             scorer = OnnxScorer(graphs, bundle.num_items, longest)
             difference = _check(model, scorer, longest)
             ndcg = {} if evaluated is None else {"float32": _ndcg(scorer, bundle, evaluated)}
-            encoder, head = session(graphs / ENCODER), session(graphs / HEAD)
             if int8:
                 for name in (ENCODER, HEAD):
                     quantize_dynamic(graphs / name, folder / name, weight_type=QuantType.QInt8)
@@ -114,16 +108,10 @@ def export_onnx(
             (folder / name).write_text(values, encoding="utf-8")
         manifest = ExportManifest(
             bundle=bundle.manifest.digest,
-            experiment=bundle.experiment.name,
-            model=bundle.experiment.family,
-            git_commit=bundle.manifest.git_commit,
             num_items=bundle.num_items,
             max_sequence_length=longest,
             times=bundle.times,
             seen=bundle.manifest.protocol.seen,
-            encoder_inputs=[value.name for value in encoder.get_inputs()],
-            encoder_outputs=[value.name for value in encoder.get_outputs()],
-            head_inputs=[value.name for value in head.get_inputs()],
             int8=int8,
             largest_difference=difference,
             ndcg_at_10=ndcg,
