@@ -74,14 +74,10 @@ class BundleManifest(FolderManifest):
     """The time of the newest interaction that the weights were trained on, as in the log."""
     usual_gap: int | None = None
     """The median time between two successive interactions of a user, on the scale of the log."""
-    started_from: EarlierBundle | None = None
-    """The bundle whose weights the training started from."""
     extended_from: EarlierBundle | None = None
     """The bundle to whose catalogue items were added without training."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What scores are divided by for calibrated probabilities; None if none was fitted."""
-    name: str | None = None
-    """What the model is, in words, where an automatic run chose it."""
 
 
 WEIGHTS, CONFIG, ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
@@ -202,7 +198,7 @@ class ModelBundle:
     """Keeps encoded histories between calls, for one thread at a time; none are kept if None."""
 
     @classmethod
-    def write(  # noqa: PLR0913, PLR0917 - all that a folder holds
+    def write(
         cls,
         path: str | os.PathLike[str],
         answer: Model | Scorer,
@@ -213,7 +209,6 @@ class ModelBundle:
         count_ensemble: CountEnsemble | None = None,
         encoders: Encoders = NO_ENCODERS,
         temperature: float | None = None,
-        name: str | None = None,
     ) -> ModelBundle:
         """Write a bundle folder atomically and open it; an existing bundle is replaced.
 
@@ -223,8 +218,6 @@ class ModelBundle:
         BundleManifest.previous(path)
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
-        start = experiment.start
-        earlier = None if start is None else EarlierBundle(path=start.bundle, digest=start.digest)
         with new_folder(path) as folder:
             items = encoders.save_vectors(folder, dataset.item_table)
             items = items.with_columns(count=pl.Series(counts))
@@ -239,10 +232,8 @@ class ModelBundle:
                 ),
                 git_commit=git_commit,
                 temperature=temperature,
-                name=name,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
-                started_from=earlier,
                 files=files,
             ).write(folder)
         return cls.open(path)
