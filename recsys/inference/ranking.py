@@ -254,13 +254,9 @@ class TwoStages:
     retriever: Scorer
     ranker: Scorer
     retrieve: int
-    """N; or all items, if they are fewer."""
+    """N, at least 1; or all items, if they are fewer."""
     seen: Seen
     """With "filter", no item of the history is retrieved."""
-
-    def __post_init__(self) -> None:
-        if self.retrieve < 1:
-            raise InputError(f"retrieve={self.retrieve}: must be at least 1")
 
     @property
     def num_items(self) -> int:

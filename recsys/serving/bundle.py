@@ -137,19 +137,6 @@ def load_weights(model: Model, path: Path) -> None:
             )
 
 
-def name_columns(item_table: pl.DataFrame) -> list[str]:
-    """Return the columns name, title or both; else one such as product_name, if there is one.
-
-    >>> name_columns(pl.DataFrame({"item_id": [7], "product_name": ["Tea"], "description": ["x"]}))
-    ['product_name']
-    """
-    columns = {plain_name(name): name for name in item_table.columns}
-    exact = [columns[name] for name in ("name", "title") if name in columns]
-    kinds = ("item", "product", "prod", "article", "movie", "book", "song", "track")
-    names = [kind + word for kind in kinds for word in ("name", "title")]
-    return exact or [columns[name] for name in names if name in columns][:1]
-
-
 def model_scorer(
     model: Model,
     experiment: Experiment,
@@ -358,8 +345,15 @@ class ModelBundle:
 
     @cached_property
     def name_columns(self) -> list[str]:
-        """The columns of the item table that name an item for people."""
-        return name_columns(self.item_table)
+        """The columns of the item table that name an item for people.
+
+        They are name, title or both; else one such as product_name, if there is one.
+        """
+        columns = {plain_name(name): name for name in self.item_table.columns}
+        exact = [columns[name] for name in ("name", "title") if name in columns]
+        kinds = ("item", "product", "prod", "article", "movie", "book", "song", "track")
+        names = [kind + word for kind in kinds for word in ("name", "title")]
+        return exact or [columns[name] for name in names if name in columns][:1]
 
     @cached_property
     def popularity(self) -> NDArray[np.float32]:
