@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from recsys.config import Experiment, flatten
-from recsys.data.histories import PAD, Features, FeatureTable, Histories
+from recsys.data.histories import PAD, Features, FeatureTable, Histories, Int32s
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
@@ -48,9 +48,7 @@ class GivenScores:
     def num_items(self) -> int:
         return int(self.levels.shape[1]) - 1
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """Score items; see `Scorer.score`."""
         assert histories.user_features is not None  # noqa: S101 - `numbered` gave them
         scores = self.levels[histories.user_features.rows].toarray()

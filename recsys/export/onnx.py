@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Float32s, Histories, Int32s
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
@@ -276,9 +276,7 @@ class OnnxScorer:
         self.num_items = num_items
         self._max_sequence_length = max_sequence_length
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """See `Scorer.score`."""
         recent = histories.latest(self._max_sequence_length)
         lengths = recent.lengths
@@ -307,7 +305,7 @@ class OnnxScorer:
 
     def score_encoded(
         self, candidates: NDArray[np.generic], lengths: NDArray[np.generic], last: Arrays
-    ) -> NDArray[np.float32]:
+    ) -> Float32s:
         """Run the head: scores [B, C] of candidates [B, C]."""
         names = ("candidates", "lengths", "state", "keys", "values")
         (scores,) = _run(self._head, dict(zip(names, (candidates, lengths, *last), strict=False)))

@@ -13,7 +13,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -23,7 +22,7 @@ from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_baseline
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.columns import plain_name
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Float32s
 from recsys.data.manifest import read_own_table
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn, Vocabulary
 from recsys.errors import InputError, checked_path, one_line
@@ -356,7 +355,7 @@ class ModelBundle:
         return exact or [columns[name] for name in names if name in columns][:1]
 
     @cached_property
-    def popularity(self) -> NDArray[np.float32]:
+    def popularity(self) -> Float32s:
         """Shape [I]: interactions of each item in training; entry i is item token i + 1."""
         return self.item_table["count"].to_numpy().astype(np.float32)
 
