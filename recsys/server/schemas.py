@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     Field,
     StrictBool,
     StrictFloat,
@@ -28,9 +29,16 @@ Id = _INTEGER | _TEXT
 Time = _INTEGER | _NUMBER | _TEXT
 """A number on the scale of the training log, or a date in ISO 8601."""
 
+
+def _check_columns(row: Any) -> Any:
+    if isinstance(row, dict) and len(row) > 1_000:
+        raise ValueError("a row has at most 1000 columns")
+    return row
+
+
 _CELL = _INTEGER | _NUMBER | StrictBool | _TEXT | None
-Row = Annotated[dict[str, _CELL], Field(fail_fast=True, max_length=1_000)]
-"""A row of a log; see `Several`."""
+Row = Annotated[dict[str, _CELL], BeforeValidator(_check_columns)]
+"""A row of a log."""
 Count = Annotated[StrictInt, Field(ge=1, le=_MOST)]
 
 T = TypeVar("T")
