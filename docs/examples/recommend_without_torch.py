@@ -25,12 +25,11 @@ if known:
     head = onnxruntime.InferenceSession(folder / "head.onnx")
     window = known[-about["max_sequence_length"] :]
     inputs = {"items": np.array([window]), "lengths": np.array([len(window)])}
-    last = dict(
-        zip(about["encoder_outputs"], encoder.run(None, inputs), strict=True)
-    )  # once per history
+    names = [value.name for value in encoder.get_outputs()]
+    last = dict(zip(names, encoder.run(None, inputs), strict=True))  # once per history
     candidates = np.arange(1, len(ids) + 1)[None]  # or any other item tokens, [batch, candidates]
     given = {"candidates": candidates, "lengths": inputs["lengths"], **last}
-    (scores,) = head.run(None, {name: given[name] for name in about["head_inputs"]})[0]
+    (scores,) = head.run(None, {value.name: given[value.name] for value in head.get_inputs()})[0]
 else:  # the encoder needs an item: recommend the most popular ones
     scores = np.array(json.loads((folder / "popularity.json").read_text()), dtype=np.float32)
 if about["seen"] == "filter":

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
@@ -23,7 +22,7 @@ from recsys.baselines.counts import (
     user_items,
     weighted_histories,
 )
-from recsys.data.histories import Histories
+from recsys.data.histories import Float32s, Histories
 from recsys.errors import InputError
 
 _WORKING_MEMORY_MIB = 64
@@ -92,7 +91,7 @@ class EASE(CountScorer):
     https://arxiv.org/abs/1905.03375
     """
 
-    weights: NDArray[np.float32]
+    weights: Float32s
     """B, by item tokens [I + 1, I + 1]."""
     counts: Floats
 
@@ -109,7 +108,7 @@ class EASE(CountScorer):
         factor = torch.linalg.cholesky(torch.from_numpy(together))
         inverse = torch.cholesky_inverse(factor, out=factor).numpy()
         # The inverse is symmetric and stored by columns: its transpose reads row by row.
-        weights: NDArray[np.float32] = np.divide(inverse.T, -np.diag(inverse), out=together)
+        weights: Float32s = np.divide(inverse.T, -np.diag(inverse), out=together)
         np.fill_diagonal(weights, 0)
         return cls(weights, item_counts(histories, num_items))
 

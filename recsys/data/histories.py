@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
+Float32s = NDArray[np.float32]
 
 PAD = 0
 """The item token for "no item": padding, and items outside the catalogue."""
@@ -22,9 +23,9 @@ class FeatureTable:
 
     categories: Int64s
     """Shape [R + 1, M], numbered from 1 in all columns together, padded with 0."""
-    shares: NDArray[np.float32]
+    shares: Float32s
     """Shape [R + 1, M]: the weight of each category. Those of a column sum to 1."""
-    numbers: NDArray[np.float32]
+    numbers: Float32s
     """Shape [R + 1, K], 0 where they are missing."""
 
 
@@ -175,9 +176,7 @@ class Histories:
         )
         return grid
 
-    def padded_features(
-        self, width: int | None = None
-    ) -> tuple[Int64s, NDArray[np.float32], NDArray[np.float32]] | None:
+    def padded_features(self, width: int | None = None) -> tuple[Int64s, Float32s, Float32s] | None:
         """Return the features of each interaction and of its user, if there are any.
 
         Categories and shares [B, width, M] and numbers [B, width, K], right-padded with 0.

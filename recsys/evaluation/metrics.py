@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Histories, Int32s, Int64s
 from recsys.errors import InputError
 from recsys.inference.ranking import NEVER
 
@@ -28,17 +28,17 @@ _DRAWS_AT_ONCE = 1 << 22
 class RankedLists(NamedTuple):
     """Q targets in N lists, the targets of each list ordered from the best rank on."""
 
-    ranks: NDArray[np.int64]
+    ranks: Int64s
     """[Q]."""
-    rows: NDArray[np.int64]
+    rows: Int64s
     """The list that each target is in [Q], ascending."""
-    positions: NDArray[np.int64]
+    positions: Int64s
     """The position of each target among those of its list [Q], j, from 1."""
-    sizes: NDArray[np.int64]
+    sizes: Int64s
     """The number of targets in each list [N], m."""
 
     @classmethod
-    def of(cls, ranks: NDArray[np.int64], lists: NDArray[np.int64]) -> RankedLists:
+    def of(cls, ranks: Int64s, lists: Int64s) -> RankedLists:
         """Order the targets; both arrays have the shape [Q]."""
         order = np.lexsort((ranks, lists))
         _, rows, sizes = np.unique(lists[order], return_inverse=True, return_counts=True)
@@ -69,9 +69,7 @@ RANK_METRICS: Mapping[str, Callable[[RankedLists, int], Values]] = {
 """The metrics of every list [N] with their cut-off k, by name; see `metric_values`."""
 
 
-def metric_values(
-    ranks: NDArray[np.int64], metric: str, lists: NDArray[np.int64] | None = None
-) -> Values:
+def metric_values(ranks: Int64s, metric: str, lists: Int64s | None = None) -> Values:
     """Return one metric of every list [N], lists ascending.
 
     For a list with m targets:
@@ -111,7 +109,7 @@ def metric_names(cutoffs: Sequence[int]) -> list[str]:
     return [f"{kind}_at_{k}" for kind in ("recall", "ndcg") for k in cutoffs] + ["mrr"]
 
 
-def user_means(values: Values, users: NDArray[np.int64]) -> Values:
+def user_means(values: Values, users: Int64s) -> Values:
     """Return the mean of each user's values [U], users ascending, from values [Q].
 
     >>> user_means(np.array([1.0, 0.0, 0.5]), users=np.array([7, 7, 9]))
@@ -122,10 +120,10 @@ def user_means(values: Values, users: NDArray[np.int64]) -> Values:
 
 
 def user_values(
-    ranks: NDArray[np.int64],
-    users: NDArray[np.int64],
+    ranks: Int64s,
+    users: Int64s,
     metric: str,
-    lists: NDArray[np.int64] | None = None,
+    lists: Int64s | None = None,
 ) -> Values:
     """Return `metric_values` of every user [U], users ascending: the mean over the user's lists."""
     lists = np.arange(len(ranks)) if lists is None else lists
@@ -134,10 +132,10 @@ def user_values(
 
 
 def summarise(
-    ranks: NDArray[np.int64],
-    users: NDArray[np.int64],
+    ranks: Int64s,
+    users: Int64s,
     metrics: Sequence[str],
-    lists: NDArray[np.int64] | None = None,
+    lists: Int64s | None = None,
 ) -> dict[str, Interval]:
     """Average metrics over users, by name, with percentile-bootstrap intervals over the users.
 
@@ -168,7 +166,7 @@ class Interval(NamedTuple):
 
 def bootstrap_means(
     values: Values,
-    counts: NDArray[np.int64],
+    counts: Int64s,
     generator: np.random.Generator,
     resamples: int = RESAMPLES,
 ) -> list[Interval]:
@@ -207,7 +205,7 @@ _ORDERED = ("next_ordered_recall", "next_ordered_ndcg")
 NEXT_LIST_METRICS = ("next_recall", "next_ndcg", "next_f1", *_ORDERED)
 
 
-def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str, Values]:
+def next_list_metrics(lists: Int32s, targets: Histories) -> dict[str, Values]:
     """Return the metrics of one list of n items per user, each between 0 and 1, by name.
 
     As sets (an item listed again takes a position and gains nothing; targets in any order):
@@ -262,7 +260,7 @@ def next_list_metrics(lists: NDArray[np.int32], targets: Histories) -> dict[str,
 # --- Best items: all lists together ---------------------------------------------------------------
 
 
-def coverage(lists: NDArray[np.int32], num_items: int) -> float:
+def coverage(lists: Int32s, num_items: int) -> float:
     """Return the share of the catalogue that is in any list; PAD marks an empty position.
 
     >>> coverage(np.array([[1, 2], [1, 3]]), num_items=4)
@@ -271,7 +269,7 @@ def coverage(lists: NDArray[np.int32], num_items: int) -> float:
     return float(np.count_nonzero(_positions_of_items(lists, num_items)) / num_items)
 
 
-def gini(lists: NDArray[np.int32], num_items: int) -> float:
+def gini(lists: Int32s, num_items: int) -> float:
     """Return the Gini coefficient of the positions that the items of the catalogue take.
 
     It is 0 if every item takes as many, and near 1 if one item takes all.
@@ -284,7 +282,7 @@ def gini(lists: NDArray[np.int32], num_items: int) -> float:
     return float(weights @ positions) / (num_items * max(1, int(positions.sum())))
 
 
-def _positions_of_items(lists: NDArray[np.int32], num_items: int) -> NDArray[np.int64]:
+def _positions_of_items(lists: Int32s, num_items: int) -> Int64s:
     """Count the positions that each item of the catalogue takes [I]."""
     return np.bincount(lists[lists != PAD], minlength=num_items + 1)[1:]
 

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.data.histories import Histories
+from recsys.data.histories import Float32s, Histories, Int32s, Int64s
 from recsys.data.prepared import Part
 from recsys.data.splits import Holdout, NextPurchases
 from recsys.errors import InputError
@@ -108,15 +108,15 @@ class RankTable(SavedTable):
     }
 
     @property
-    def ranks(self) -> NDArray[np.int64]:
+    def ranks(self) -> Int64s:
         """The ranks [Q], as `recsys.evaluation.metrics` takes them."""
-        ranks: NDArray[np.int64] = self.frame["rank"].to_numpy()
+        ranks: Int64s = self.frame["rank"].to_numpy()
         return ranks
 
     @property
-    def users(self) -> NDArray[np.int64]:
+    def users(self) -> Int64s:
         """The user of each target [Q]; the targets of a user need not be adjacent."""
-        users: NDArray[np.int64] = self.frame["user"].to_numpy()
+        users: Int64s = self.frame["user"].to_numpy()
         return users
 
     @property
@@ -134,7 +134,7 @@ class RankTable(SavedTable):
         ranks, users, lists = self._listed()
         return summarise(ranks, users, metrics, lists)
 
-    def _listed(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _listed(self) -> tuple[Int64s, Int64s, Int64s]:
         """Return rank, user and list of every target; a target repeated in a list counts once.
 
         A user's histories in one fold differ exactly if their lengths do.
@@ -160,7 +160,7 @@ def evaluate(
 
 
 def rank_table(
-    ranks: NDArray[np.int64],
+    ranks: Int64s,
     holdout: Holdout,
     part: Part,
     num_items: int,
@@ -257,16 +257,14 @@ class TopKTable(SavedTable):
     }
 
     @property
-    def items(self) -> NDArray[np.int32]:
+    def items(self) -> Int32s:
         """Item tokens [N, k], best first."""
-        items: NDArray[np.int32] = (
-            self.frame["items"].list.to_array(self.protocol.length).to_numpy()
-        )
+        items: Int32s = self.frame["items"].list.to_array(self.protocol.length).to_numpy()
         return items
 
 
 def next_list_table(
-    lists: NDArray[np.int32], next_purchases: NextPurchases, part: Part, num_items: int, seen: Seen
+    lists: Int32s, next_purchases: NextPurchases, part: Part, num_items: int, seen: Seen
 ) -> NextListTable:
     """Make the table of one list per user [Q, n], beside the purchases of these Q users."""
     targets = next_purchases.targets
@@ -285,8 +283,8 @@ def next_list_table(
 
 
 def top_k_table(
-    items: NDArray[np.int32],
-    scores: NDArray[np.float32],
+    items: Int32s,
+    scores: Float32s,
     holdout: Holdout,
     part: Part,
     num_items: int,

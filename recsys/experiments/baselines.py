@@ -80,7 +80,7 @@ def fit_baseline(
         out: the folder of the bundle and the tables, which is replaced; no bundle if None.
         tuned: its settings where validation has chosen them, and the seconds that this took.
         test: the test targets to evaluate on; all of them if None.
-        answer: what the bundle and the MLflow tag ``answer`` call it, if anything.
+        answer: what the MLflow tag ``answer`` calls it, if anything.
         parent: see `track`.
 
     Raises:
@@ -125,7 +125,6 @@ def fit_baseline(
                     *(folder / artifacts.BUNDLE, scorer, experiment, dataset),
                     *(trained_on, git_commit()),
                     temperature=temperature_of(before, valid, experiment.seed),
-                    name=answer,
                 )
                 results.save(folder)
             results.log(tracker, out, seconds)

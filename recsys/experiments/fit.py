@@ -197,8 +197,8 @@ def evaluate_and_write(
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
 
-    ``seconds`` are those of training and validation; ``answer`` is what the bundle and the MLflow
-    tag of that name call the model, if anything.
+    ``seconds`` are those of training and validation; ``answer`` is what the MLflow tag of that name
+    calls the model, if anything.
     """
     experiment, fitted, evaluation = final.experiment, final.fitted, final.experiment.evaluation
     counts = final.count_ensemble
@@ -245,7 +245,7 @@ def evaluate_and_write(
         ModelBundle.write(
             *(folder / artifacts.BUNDLE, fitted.model, experiment, dataset),
             *(fitted.trained_on, git_commit(), counts, fitted.catalogue.encoders),
-            *(final.temperature, answer),
+            final.temperature,
         )
         results.save(folder)
     results.log(tracker, out, costs)  # after they are safe on disk: a store may fail

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -11,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
 
 from recsys.config import Experiment, flatten
-from recsys.data.histories import PAD, Features, FeatureTable, Histories
-from recsys.data.prepared import PreparedDataset, Vocabulary
+from recsys.data.histories import PAD, Features, FeatureTable, Histories, Int32s
+from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
@@ -24,9 +24,8 @@ from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.metrics import Interval
 from recsys.experiments.results import Results
 from recsys.inference.scorer import Scored
+from recsys.serving.candidates import pairs_of
 from recsys.tracking.tracker import track
-
-logger = logging.getLogger(__name__)
 
 
 class Predicted(NamedTuple):
@@ -42,24 +41,18 @@ class Predicted(NamedTuple):
 class GivenScores:
     """The scores of another system, as a `Scorer` of users whose feature is their own number."""
 
-    num_items: int
-    offsets: NDArray[np.int64]
-    """Shape [U + 1]: where each user's scores start."""
-    items: NDArray[np.int64]
-    """Shape [N]: item tokens."""
-    levels: NDArray[np.float32]
-    """Shape [N]: the dense rank of each score among those of its user, 1 the lowest; else 0."""
+    levels: csr_array
+    """Shape [U, I + 1]: the dense rank of each score among those of its user, 1 the lowest."""
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    @property
+    def num_items(self) -> int:
+        return int(self.levels.shape[1]) - 1
+
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """Score items; see `Scorer.score`."""
         assert histories.user_features is not None  # noqa: S101 - `numbered` gave them
-        scores = np.zeros((len(histories), self.num_items + 1), dtype=np.float32)
+        scores = self.levels[histories.user_features.rows].toarray()
         scores[:, PAD] = -np.inf
-        for row, user in enumerate(histories.user_features.rows):
-            own = slice(self.offsets[user], self.offsets[user + 1])
-            scores[row, self.items[own]] = self.levels[own]
         return Scored(torch.from_numpy(scores)).score(histories, candidates)
 
 
@@ -80,7 +73,8 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
     Rows of users or items that the dataset lacks are left out, with a warning.
 
     Raises:
-        InputError: the table cannot be read, a score is no number, or a pair has two.
+        InputError: the table cannot be read, a score is no number, a pair has two, or the dataset
+            lacks all users or all items.
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "the predictions"
     table = read_table(source, ["user_id", "item_id", "score"], origin)
@@ -88,24 +82,17 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
     if len(wrong := (scores.is_null() | scores.is_nan()).arg_true()):
         row = int(wrong[0])
         raise InputError(f"{origin}: row {row + 1}: score {table['score'][row]!r} is no number")
-    users = Vocabulary(dataset.user_ids).encode(table["user_id"]).astype(np.int64) - 1
-    items = dataset.vocabulary.encode(table["item_id"]).astype(np.int64)
-    known = (users >= 0) & (items != PAD)
-    if not known.all():
-        message = "%s: %d of %d rows are of users or items that the dataset lacks: left out"
-        logger.warning(message, origin, np.count_nonzero(~known), len(known))
-    frame = pl.DataFrame({"user": users, "item": items, "score": scores}).filter(pl.Series(known))
+    raw = table["item_id"], table["user_id"]
+    (users, items), rows = pairs_of(raw, dataset.user_ids, dataset.vocabulary, strict=False)
+    frame = pl.DataFrame({"user": users, "item": items, "score": scores.to_numpy()[rows]})
     twice = frame.filter(pl.struct("user", "item").is_duplicated())
     if len(twice):
         user, item, _ = twice.row(0)
         item_id, user_id = dataset.vocabulary.decode([item])[0], dataset.user_ids[user]
         raise InputError(f"{origin}: user_id {user_id!r} has item_id {item_id!r} twice")
-    frame = frame.sort("user", maintain_order=True)
-    levels = frame.select(pl.col("score").rank("dense").over("user"))["score"]
-    counts = np.bincount(frame["user"].to_numpy(), minlength=dataset.num_users)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    ranked = levels.to_numpy().astype(np.float32)
-    return GivenScores(dataset.num_items, offsets, frame["item"].to_numpy(), ranked)
+    levels = frame.select(pl.col("score").rank("dense").over("user").cast(pl.Float32))["score"]
+    shape = dataset.num_users, dataset.num_items + 1
+    return GivenScores(csr_array((levels.to_numpy(), (users, items)), shape=shape))
 
 
 def evaluate_predictions(
@@ -123,10 +110,8 @@ def evaluate_predictions(
     evaluation, scorer = experiment.evaluation, read_scores(source, dataset)
     holdout = numbered(find_holdout(dataset, "test", evaluation.request_time))
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
-    width = dataset.num_items + 1
-    users = np.repeat(np.arange(dataset.num_users), np.diff(scorer.offsets))
-    scored = np.isin(holdout.users * width + holdout.targets, users * width + scorer.items)
-    content = sha256(scorer.offsets.tobytes() + scorer.items.tobytes() + scorer.levels.tobytes())
+    given, scored = scorer.levels, scorer.levels[holdout.users, holdout.targets] > 0
+    content = sha256(given.indptr.tobytes() + given.indices.tobytes() + given.data.tobytes())
     kept = ("data.", "evaluation.")
     settings = {key: value for key, value in flatten(experiment).items() if key.startswith(kept)}
     settings["predictions"] = content.hexdigest()

@@ -18,7 +18,7 @@ from recsys.evaluation.tables import NextListTable, RankTable
 from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
-from recsys.tracking.registry import ModelFacts, Registered, local_bundle, register_bundle
+from recsys.tracking.registry import Registered, local_bundle, register_bundle
 from recsys.tracking.runs import find_run
 from recsys.tracking.tracker import Tracker
 
@@ -155,10 +155,5 @@ def register(
         run_id = find_run(str(model), tracking)
         folder = local_bundle(f"runs:/{run_id}/{artifacts.BUNDLE}", tracking)
     bundle = ModelBundle.open(folder)
-    facts = ModelFacts(
-        items=bundle.item_table["item_id"].head(2).to_list(),
-        num_items=bundle.num_items,
-        reads_times=bundle.times != "none",
-        needs_request_time=bundle.times == "request",
-    )
-    return register_bundle(bundle.path, facts, name, tracking, alias, run_id)
+    facts = bundle.item_table["item_id"].head(2).to_list(), bundle.num_items, bundle.times
+    return register_bundle(bundle.path, *facts, name, tracking, alias, run_id)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Float32s, Histories, Int32s
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
@@ -54,9 +54,7 @@ class ExportManifest(FolderManifest):
     format: Literal["recsys.onnx"] = "recsys.onnx"
     format_version: int = current_version
     bundle: str
-    experiment: str
-    model: str
-    git_commit: str | None
+    """The digest of the manifest of the bundle that was exported."""
     num_items: int
     """Entry i of items.json, counted from 0, is item token i + 1."""
     max_sequence_length: int
@@ -64,9 +62,6 @@ class ExportManifest(FolderManifest):
     times: TimesRead
     """The times that the encoder takes beside the items; the last column is the request time."""
     seen: Literal["filter", "allow"]
-    encoder_inputs: list[str]
-    encoder_outputs: list[str]
-    head_inputs: list[str]
     int8: bool
     largest_difference: float
     """The largest difference of a score from torch's, before weights were rounded to 8 bits."""
@@ -102,7 +97,6 @@ def export_onnx(
             scorer = OnnxScorer(graphs, bundle.num_items, longest)
             difference = _check(model, scorer, longest)
             ndcg = {} if evaluated is None else {"float32": _ndcg(scorer, bundle, evaluated)}
-            encoder, head = session(graphs / ENCODER), session(graphs / HEAD)
             if int8:
                 for name in (ENCODER, HEAD):
                     quantize_dynamic(graphs / name, folder / name, weight_type=QuantType.QInt8)
@@ -114,16 +108,10 @@ def export_onnx(
             (folder / name).write_text(values, encoding="utf-8")
         manifest = ExportManifest(
             bundle=bundle.manifest.digest,
-            experiment=bundle.experiment.name,
-            model=bundle.experiment.family,
-            git_commit=bundle.manifest.git_commit,
             num_items=bundle.num_items,
             max_sequence_length=longest,
             times=bundle.times,
             seen=bundle.manifest.protocol.seen,
-            encoder_inputs=[value.name for value in encoder.get_inputs()],
-            encoder_outputs=[value.name for value in encoder.get_outputs()],
-            head_inputs=[value.name for value in head.get_inputs()],
             int8=int8,
             largest_difference=difference,
             ndcg_at_10=ndcg,
@@ -288,9 +276,7 @@ class OnnxScorer:
         self.num_items = num_items
         self._max_sequence_length = max_sequence_length
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """See `Scorer.score`."""
         recent = histories.latest(self._max_sequence_length)
         lengths = recent.lengths
@@ -319,7 +305,7 @@ class OnnxScorer:
 
     def score_encoded(
         self, candidates: NDArray[np.generic], lengths: NDArray[np.generic], last: Arrays
-    ) -> NDArray[np.float32]:
+    ) -> Float32s:
         """Run the head: scores [B, C] of candidates [B, C]."""
         names = ("candidates", "lengths", "state", "keys", "values")
         (scores,) = _run(self._head, dict(zip(names, (candidates, lengths, *last), strict=False)))

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from recsys.config import AveragedConfig, Experiment, FeatureReaderConfig, ModelConfig
 from recsys.data.database import check_memory
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors, features_of
-from recsys.data.histories import PAD, FeatureTable, Histories
+from recsys.data.histories import PAD, FeatureTable, Histories, Int32s, Int64s
 from recsys.data.prepared import PreparedDataset
 from recsys.model.build import build_model
 from recsys.model.embeddings import (
@@ -71,7 +70,7 @@ class Catalogue:
             gpu_memory,
         )
 
-    def new_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
+    def new_model(self, config: ModelConfig, interactions: Int64s) -> Model:
         """Build a model of the items with new weights; seed torch before calling.
 
         Where there are features, an item without interactions in training [I + 1] has these only:
@@ -110,7 +109,7 @@ class Catalogue:
         model.load_state_dict(weights)
         return model
 
-    def empty_model(self, config: ModelConfig, interactions: NDArray[np.int64]) -> Model:
+    def empty_model(self, config: ModelConfig, interactions: Int64s) -> Model:
         """Build a `new_model`, in evaluation mode, whose weights the caller replaces."""
         with torch.random.fork_rng(devices=[]):  # weights are drawn all the same
             return self.new_model(config, interactions).eval()
@@ -137,7 +136,7 @@ equal would tie."""
 
 
 def grown_weights(
-    weights: Mapping[str, Tensor], tokens: NDArray[np.int32], model: Model, histories: Histories
+    weights: Mapping[str, Tensor], tokens: Int32s, model: Model, histories: Histories
 ) -> dict[str, Tensor]:
     """Return the weights of an earlier model, for a model of a grown catalogue.
 
@@ -158,7 +157,7 @@ def grown_weights(
     }
 
 
-def _grown_table(known: Tensor, tokens: NDArray[np.int32], neighbours: csr_array | None) -> Tensor:
+def _grown_table(known: Tensor, tokens: Int32s, neighbours: csr_array | None) -> Tensor:
     """Return the rows of all items [I + 1, D]; zeros for new ones if neighbours is None."""
     rows = known[torch.from_numpy(tokens).long()].clone()
     new = np.flatnonzero(tokens == PAD)
@@ -188,7 +187,7 @@ def item_tables(model: Model) -> set[str]:
     return {name for name, weight in model.named_parameters() if id(weight) in tables}
 
 
-def first_neighbours(histories: Histories, tokens: NDArray[np.int32], num_known: int) -> csr_array:
+def first_neighbours(histories: Histories, tokens: Int32s, num_known: int) -> csr_array:
     """Count the first known neighbours of each new item [I + 1, J + 1], by new and earlier token.
 
     Those of an occurrence are the nearest known items before and after it in the same history.
@@ -202,8 +201,8 @@ def first_neighbours(histories: Histories, tokens: NDArray[np.int32], num_known:
     known = tokens[items] != PAD
     before = np.maximum.accumulate(np.where(known, places, -1))
     after = np.minimum.accumulate(np.where(known, places, len(items))[::-1])[::-1]
-    new: list[NDArray[np.int32]] = []
-    neighbours: list[NDArray[np.int32]] = []
+    new: list[Int32s] = []
+    neighbours: list[Int32s] = []
     for nearest, exists in ((before, before >= 0), (after, after < len(items))):
         rows = np.flatnonzero(~known & exists)
         rows = rows[users[nearest[rows]] == users[rows]]

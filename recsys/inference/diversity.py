@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Bools, Float32s, Histories, Int32s, Int64s
 from recsys.inference.ranking import no_items, top_k
 from recsys.inference.scorer import ELEMENTS_PER_BATCH, Scorer, Seen, TopItems
 
@@ -20,7 +19,7 @@ UNGROUPED = -1
 class Cap:
     """At most so many items of a group in each list."""
 
-    groups: NDArray[np.int64]
+    groups: Int64s
     """Shape [I + 1]: the group of each item token, or `UNGROUPED`."""
     most: int
 
@@ -41,7 +40,7 @@ class Diversity:
 
     weight: float = 0.0
     """0 (scores alone) to 1 (dissimilarity alone)."""
-    directions: NDArray[np.float32] | None = None
+    directions: Float32s | None = None
     """Shape [I + 1, D]: the embeddings divided by their lengths; None if the weight is 0."""
     caps: tuple[Cap, ...] = ()
 
@@ -70,9 +69,7 @@ def diverse_top_k(
     return items, values
 
 
-def _choose(
-    tokens: NDArray[np.int32], scores: NDArray[np.float32], k: int, diversity: Diversity
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _choose(tokens: Int32s, scores: Float32s, k: int, diversity: Diversity) -> tuple[Int64s, Bools]:
     """Choose k places of each pool [B, N]; and whether none was left [B, k]."""
     users, weight = np.arange(len(tokens)), diversity.weight
     left = tokens != PAD
@@ -98,7 +95,7 @@ def _choose(
     return chosen, missing
 
 
-def _relevance(scores: NDArray[np.float32], known: NDArray[np.bool_]) -> NDArray[np.float32]:
+def _relevance(scores: Float32s, known: Bools) -> Float32s:
     """The scores [B, N], scaled to 0 to 1 between the lowest and the highest that is known."""
     low = np.where(known, scores, np.inf).min(axis=1, initial=np.inf, keepdims=True)
     high = np.where(known, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)

@@ -10,12 +10,11 @@ from itertools import islice
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.data.batches import FeatureTensors
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Float32s, Histories, Int32s, Int64s
 from recsys.errors import InputError
 from recsys.inference.ranking import best_of_all, best_of_blocks, excluded_items, no_items
 from recsys.inference.scorer import (
@@ -79,7 +78,7 @@ class ModelScorer:
         return self._model.num_items
 
     @torch.inference_mode()
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """See `Scorer.score`; on the device of the model. Equal candidates are represented once.
 
         Raises:
@@ -183,7 +182,7 @@ class ModelScorer:
 
     def _batches(
         self, histories: Histories, most: int | None = None
-    ) -> Iterator[tuple[NDArray[np.int64], Histories]]:
+    ) -> Iterator[tuple[Int64s, Histories]]:
         """Yield the rows of histories that go through the model together, and what it reads.
 
         At most so many rows; if None, as many as may have the scores of all items.
@@ -335,9 +334,9 @@ class SequenceGenerator:
         length: int,
         seen: Seen,
         *,
-        candidates: NDArray[np.int32] | None = None,
+        candidates: Int32s | None = None,
         repeats: bool = False,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    ) -> tuple[Int32s, Float32s]:
         """Generate n next purchases of each user: the most probable of the strategy's lists.
 
         With "filter", no item of a user's history is generated; with candidates, no other token;
@@ -371,9 +370,7 @@ class SequenceGenerator:
                 scores[rows] = best.log_probabilities[:, 0].cpu().numpy()
         return lists, scores
 
-    def _allowed(
-        self, histories: Histories, seen: Seen, candidates: NDArray[np.int32] | None
-    ) -> Tensor:
+    def _allowed(self, histories: Histories, seen: Seen, candidates: Int32s | None) -> Tensor:
         catalogue = torch.full((self.model.num_items + 1,), candidates is None)
         if candidates is not None:
             catalogue[torch.from_numpy(candidates.astype(np.int64))] = True

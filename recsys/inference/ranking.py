@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Bools, Histories, Int32s, Int64s
 from recsys.errors import InputError
 from recsys.inference.scorer import (
     MOST_CANDIDATES,
@@ -48,11 +47,11 @@ class NotANumberError(InputError):
 def rank_targets(
     scorer: Scorer,
     histories: Histories,
-    targets: NDArray[np.int32],
+    targets: Int32s,
     seen: Seen,
     candidates: Histories | None = None,
-    rows: NDArray[np.int64] | None = None,
-) -> NDArray[np.int64]:
+    rows: Int64s | None = None,
+) -> Int64s:
     """Compute the exact rank [Q] of each target, 1 = best, among all items of the catalogue.
 
     The rank is the number of items that score at least as high as the target, itself included, so
@@ -90,11 +89,11 @@ def rank_targets(
 
 def _ranks(
     scores: Tensor,
-    targets: NDArray[np.int32],
+    targets: Int32s,
     histories: Histories,
     candidates: Histories | None,
     seen: Seen,
-) -> NDArray[np.int64]:
+) -> Int64s:
     """`rank_targets`, each target having its row of scores, of histories and of candidates."""
     if candidates is not None:
         # All items were scored: a score is the same number under every protocol.
@@ -113,7 +112,7 @@ def _ranks(
     rank -= torch.bincount(rows[ahead], minlength=len(rank))
     rank[target_score[:, 0] == -math.inf] = NEVER
     rank[rows[tokens == target[rows]]] = NEVER
-    ranks: NDArray[np.int64] = rank.cpu().numpy()
+    ranks: Int64s = rank.cpu().numpy()
     return ranks
 
 
@@ -224,14 +223,14 @@ class AllowedItems:
     """A `Scorer`: the scores of another one for the allowed items, -inf for all others."""
 
     scorer: Scorer
-    allowed: NDArray[np.bool_]
+    allowed: Bools
     """Shape [I + 1]: whether each item token is allowed; PAD is not."""
 
     @property
     def num_items(self) -> int:
         return self.scorer.num_items
 
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """See `Scorer.score`. Where few items are allowed, only these are scored."""
         few = np.flatnonzero(self.allowed).astype(np.int32)
         if candidates is None and len(few) <= MOST_CANDIDATES * self.num_items:
@@ -254,19 +253,15 @@ class TwoStages:
     retriever: Scorer
     ranker: Scorer
     retrieve: int
-    """N; or all items, if they are fewer."""
+    """N, at least 1; or all items, if they are fewer."""
     seen: Seen
     """With "filter", no item of the history is retrieved."""
-
-    def __post_init__(self) -> None:
-        if self.retrieve < 1:
-            raise InputError(f"retrieve={self.retrieve}: must be at least 1")
 
     @property
     def num_items(self) -> int:
         return self.ranker.num_items
 
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         count = min(self.retrieve, self.num_items)
         retrieved, _ = top_k(self.retriever, histories, count, self.seen)
         ranked = self.ranker.score(histories, retrieved)

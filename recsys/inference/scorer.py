@@ -8,13 +8,13 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from recsys.data.histories import Histories
+from recsys.data.histories import Float32s, Histories, Int32s, Int64s
 
 Seen = Literal["filter", "allow"]
 """Whether the items of a user's history are excluded from the ranking (filter) or not (allow)."""
-TopItems = tuple[NDArray[np.int32], NDArray[np.float32]]
+TopItems = tuple[Int32s, Float32s]
 """The best item tokens of each user and their scores, both [B, k]."""
 
 ELEMENTS_PER_BATCH = 1 << 22
@@ -34,9 +34,7 @@ class Scorer(Protocol):
         """The number of items, I: item tokens are 1 to I."""
         ...
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """Score candidates [B, C] after B histories; or the entire catalogue [B, I + 1] if None.
 
         Scores are float32, higher is better, none NaN; -inf is never recommended. Columns are in
@@ -59,16 +57,14 @@ class RankingScorer(Scorer, Protocol):
 class Scored:
     """Precomputed scores, as the `Scorer` of the users that they are of."""
 
-    scores: torch.Tensor
+    scores: Tensor
     """Shape [B, I + 1]: see `Scorer.score`."""
 
     @property
     def num_items(self) -> int:
         return self.scores.shape[1] - 1
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         if len(histories) != len(self.scores):
             raise ValueError(f"scores of {len(self.scores)} users, not of {len(histories)}")
         if candidates is None:
@@ -94,9 +90,7 @@ class Blend:
     def num_items(self) -> int:
         return self.terms[0][0].num_items
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         (first, weight), *others = self.terms
         scores = first.score(histories, candidates)
         scores = scores if weight == 1 else scores * weight
@@ -117,9 +111,7 @@ class ReportingScorer:
     def num_items(self) -> int:
         return self.scorer.num_items
 
-    def score(
-        self, histories: Histories, candidates: NDArray[np.int32] | None = None
-    ) -> torch.Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         scores = self.scorer.score(histories, candidates)
         self.report(len(histories))
         return scores
@@ -141,9 +133,7 @@ def user_batches(num_users: int, num_items: int) -> Iterator[slice]:
         yield slice(start, min(start + size, num_users))
 
 
-def batches_of_similar_length(
-    lengths: NDArray[np.int64], max_tokens: int, max_rows: int
-) -> Iterator[NDArray[np.int64]]:
+def batches_of_similar_length(lengths: Int64s, max_tokens: int, max_rows: int) -> Iterator[Int64s]:
     """Yield the indices of histories, shortest first, in batches of limited tokens and rows.
 
     Padding counts as tokens; a history longer than the limit is a batch of its own.

@@ -13,7 +13,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -23,7 +22,7 @@ from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_baseline
 from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.columns import plain_name
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Float32s
 from recsys.data.manifest import read_own_table
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn, Vocabulary
 from recsys.errors import InputError, checked_path, one_line
@@ -74,14 +73,10 @@ class BundleManifest(FolderManifest):
     """The time of the newest interaction that the weights were trained on, as in the log."""
     usual_gap: int | None = None
     """The median time between two successive interactions of a user, on the scale of the log."""
-    started_from: EarlierBundle | None = None
-    """The bundle whose weights the training started from."""
     extended_from: EarlierBundle | None = None
     """The bundle to whose catalogue items were added without training."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What scores are divided by for calibrated probabilities; None if none was fitted."""
-    name: str | None = None
-    """What the model is, in words, where an automatic run chose it."""
 
 
 WEIGHTS, CONFIG, ITEMS = "weights.safetensors", "config.yaml", "items.parquet"
@@ -141,19 +136,6 @@ def load_weights(model: Model, path: Path) -> None:
             )
 
 
-def name_columns(item_table: pl.DataFrame) -> list[str]:
-    """Return the columns name, title or both; else one such as product_name, if there is one.
-
-    >>> name_columns(pl.DataFrame({"item_id": [7], "product_name": ["Tea"], "description": ["x"]}))
-    ['product_name']
-    """
-    columns = {plain_name(name): name for name in item_table.columns}
-    exact = [columns[name] for name in ("name", "title") if name in columns]
-    kinds = ("item", "product", "prod", "article", "movie", "book", "song", "track")
-    names = [kind + word for kind in kinds for word in ("name", "title")]
-    return exact or [columns[name] for name in names if name in columns][:1]
-
-
 def model_scorer(
     model: Model,
     experiment: Experiment,
@@ -202,7 +184,7 @@ class ModelBundle:
     """Keeps encoded histories between calls, for one thread at a time; none are kept if None."""
 
     @classmethod
-    def write(  # noqa: PLR0913, PLR0917 - all that a folder holds
+    def write(
         cls,
         path: str | os.PathLike[str],
         answer: Model | Scorer,
@@ -213,7 +195,6 @@ class ModelBundle:
         count_ensemble: CountEnsemble | None = None,
         encoders: Encoders = NO_ENCODERS,
         temperature: float | None = None,
-        name: str | None = None,
     ) -> ModelBundle:
         """Write a bundle folder atomically and open it; an existing bundle is replaced.
 
@@ -223,8 +204,6 @@ class ModelBundle:
         BundleManifest.previous(path)
         log = dataset.histories("test" if "valid" in trained_on else "valid")
         counts = np.bincount(log.items, minlength=dataset.num_items + 1)[1:]
-        start = experiment.start
-        earlier = None if start is None else EarlierBundle(path=start.bundle, digest=start.digest)
         with new_folder(path) as folder:
             items = encoders.save_vectors(folder, dataset.item_table)
             items = items.with_columns(count=pl.Series(counts))
@@ -239,10 +218,8 @@ class ModelBundle:
                 ),
                 git_commit=git_commit,
                 temperature=temperature,
-                name=name,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
-                started_from=earlier,
                 files=files,
             ).write(folder)
         return cls.open(path)
@@ -367,11 +344,18 @@ class ModelBundle:
 
     @cached_property
     def name_columns(self) -> list[str]:
-        """The columns of the item table that name an item for people."""
-        return name_columns(self.item_table)
+        """The columns of the item table that name an item for people.
+
+        They are name, title or both; else one such as product_name, if there is one.
+        """
+        columns = {plain_name(name): name for name in self.item_table.columns}
+        exact = [columns[name] for name in ("name", "title") if name in columns]
+        kinds = ("item", "product", "prod", "article", "movie", "book", "song", "track")
+        names = [kind + word for kind in kinds for word in ("name", "title")]
+        return exact or [columns[name] for name in names if name in columns][:1]
 
     @cached_property
-    def popularity(self) -> NDArray[np.float32]:
+    def popularity(self) -> Float32s:
         """Shape [I]: interactions of each item in training; entry i is item token i + 1."""
         return self.item_table["count"].to_numpy().astype(np.float32)
 

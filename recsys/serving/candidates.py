@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from recsys.config import Columns
 from recsys.data.entity_tables import plain_ids
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.prepared import Vocabulary
 from recsys.data.tables import TableSource, read_table
 from recsys.data.where import keep_where
@@ -74,7 +74,7 @@ def read_candidates(
 
 def chosen_items(
     bundle: ModelBundle, allow: Candidates | None, deny: Candidates | None, where: str | None
-) -> NDArray[np.bool_] | None:
+) -> Bools | None:
     """Return whether each item token may be recommended [I + 1]; None if all may.
 
     Raises:
@@ -97,7 +97,7 @@ def chosen_items(
     return allowed
 
 
-def _meets(items: pl.DataFrame, where: str) -> NDArray[np.bool_]:
+def _meets(items: pl.DataFrame, where: str) -> Bools:
     """Return whether a condition holds for each item token [I + 1]."""
     try:
         kept = keep_where(items.with_row_index("__token", 1), where, _TABLE, items.columns)
@@ -134,13 +134,13 @@ def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
     return Cap(np.concatenate([[UNGROUPED], groups]), most)
 
 
-Pairs = tuple[NDArray[np.int64], NDArray[np.int32]]
+Pairs = tuple[Int64s, Int32s]
 """N pairs: rows of users in the histories, and item tokens."""
 
 
 def pairs_of(
     candidates: RawCandidates, user_ids: pl.Series, catalogue: Vocabulary, *, strict: bool
-) -> tuple[Pairs, NDArray[np.int64] | None]:
+) -> tuple[Pairs, Int64s | None]:
     """Return candidates as pairs, and the row of each in their table; None if it has several."""
     items, owners = candidates
     tokens = catalogue.encode(items)
@@ -155,9 +155,7 @@ def pairs_of(
     return (numbers[known] - 1, tokens[known]), np.flatnonzero(known)
 
 
-def pair_batches(
-    users: NDArray[np.int64], items: NDArray[np.int32]
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]]:
+def pair_batches(users: Int64s, items: Int32s) -> Iterator[tuple[Int64s, Int32s, Int64s]]:
     """Group N pairs by user, and users with similar numbers of candidates into batches.
 
     Similar numbers have as many binary digits, so less than half of a batch is padding.

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Float32s, Histories, Int32s
 from recsys.errors import InputError
 from recsys.inference.model_scorer import ModelScorer, model_inputs
 from recsys.inference.scorer import Scorer
@@ -24,7 +23,7 @@ _LONGEST = 200
 """The items of a history that explain the score of a baseline, which reads all of them."""
 _ALL = 2**31
 
-_Parts = tuple[NDArray[np.float32], NDArray[np.float32]]
+_Parts = tuple[Float32s, Float32s]
 """What each item of a history adds to the score of each candidate [C, L], and the rests [C]."""
 
 
@@ -85,7 +84,7 @@ def _items_read(bundle: ModelBundle) -> int:
     return _ALL if longest is None else longest
 
 
-def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
+def _model_parts(bundle: ModelBundle, history: Histories, candidates: Int32s) -> _Parts:
     read = bundle.experiment.model.max_sequence_length
     recent = history.latest(read)
     if explained_by_removal(bundle):
@@ -104,7 +103,7 @@ def _model_parts(bundle: ModelBundle, history: Histories, candidates: NDArray[np
 
 
 @torch.inference_mode()
-def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
+def _attention_parts(model: Model, history: Histories, candidates: Int32s) -> _Parts:
     embeddings = model.items(torch.from_numpy(candidates).to(model.items.weight.device))
     inputs = model_inputs(model, history)
     states, lengths = model(inputs), inputs.lengths
@@ -115,10 +114,10 @@ def _attention_parts(model: Model, history: Histories, candidates: NDArray[np.in
 
 
 @torch.inference_mode()
-def _by_removal(scorer: Scorer, history: Histories, candidates: NDArray[np.int32]) -> _Parts:
+def _by_removal(scorer: Scorer, history: Histories, candidates: Int32s) -> _Parts:
     """Score items [C] again without each of the L purchases of one history in turn."""
     length = len(history.items)
-    scores: NDArray[np.float32] = scorer.score(history, candidates[None])[0].cpu().numpy()
+    scores: Float32s = scorer.score(history, candidates[None])[0].cpu().numpy()
     if length == 1:  # models need one item
         return scores[:, None], np.zeros_like(scores)
     shorter = history.take(np.zeros(length, dtype=np.int64))

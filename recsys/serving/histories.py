@@ -13,13 +13,12 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 from narwhals.typing import IntoSeries
-from numpy.typing import NDArray
 
 from recsys.config import Columns, DataConfig, LeaveLastOut
 from recsys.data.database import present
 from recsys.data.entity_tables import plain_ids, user_of_session
 from recsys.data.features import NO_ENCODERS, Encoders
-from recsys.data.histories import PAD, Histories, span_indices
+from recsys.data.histories import PAD, Histories, Int32s, Int64s, span_indices
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
 from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.tables import OpenTable, TableSource, open_table
@@ -52,9 +51,9 @@ class UserHistories:
 
     user_ids: pl.Series
     histories: Histories
-    skipped: NDArray[np.int64]
+    skipped: Int64s
     """Shape [B]: how many items of each history are not in the catalogue."""
-    positions: NDArray[np.int64]
+    positions: Int64s
     """Shape [N]: the index, from 0, of each item in the history before any was skipped."""
     assumed_gap: int | None = None
     """The time between two interactions that stands for missing times; None if no time is."""
@@ -164,7 +163,7 @@ class HistoryReader:
 
     # --- Users of the dataset ---
 
-    def rows(self, users: Iterable[Any]) -> NDArray[np.int64]:
+    def rows(self, users: Iterable[Any]) -> Int64s:
         """Return the rows of users in the dataset, which must have them."""
         return known_tokens(id_series(users, "users"), self._users, "user", "dataset") - np.int64(1)
 
@@ -197,7 +196,7 @@ class HistoryReader:
         return Vocabulary(self._encoded.user_ids)
 
     @cached_property
-    def _tokens(self) -> NDArray[np.int32]:
+    def _tokens(self) -> Int32s:
         tokens = self.vocabulary.encode(self._encoded.vocabulary.ids)
         return np.concatenate([[PAD], tokens]).astype(np.int32)
 
@@ -263,7 +262,7 @@ class HistoryReader:
         timed = Histories(listed.items[order], listed.offsets, own[order])
         return timed, gap if times is None or is_missing.any() else None
 
-    def _values(self, row: Iterable[RequestTime], length: int) -> NDArray[np.int64]:
+    def _values(self, row: Iterable[RequestTime], length: int) -> Int64s:
         times = list(row)
         if len(times) != length:
             raise InputError(f"times: one for each of the {length} items, not {len(times)}")

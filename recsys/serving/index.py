@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from recsys.data.histories import PAD, Histories
+from recsys.data.histories import PAD, Float32s, Histories, Int32s
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, checked_path, install_hint
 from recsys.evaluation.held_out import find_holdout
@@ -66,14 +65,14 @@ class ItemIndex(NamedTuple):
     """
 
     searched: faiss.IndexIVFFlat
-    lists: NDArray[np.int32]
+    lists: Int32s
     """Shape [I]: the list of each item, 0 to L - 1; entry i is item token i + 1."""
 
 
 def build_index(
-    vectors: NDArray[np.float32],
-    directions: NDArray[np.float32] | None = None,
-    lists: NDArray[np.int32] | None = None,
+    vectors: Float32s,
+    directions: Float32s | None = None,
+    lists: Int32s | None = None,
 ) -> ItemIndex:
     """Put items, one row each [I, D], into lists around directions [L, D] of length 1.
 
@@ -150,7 +149,7 @@ class IndexedScorer:
         """Size of the catalogue, I."""
         return self.exact.num_items
 
-    def score(self, histories: Histories, candidates: NDArray[np.int32] | None = None) -> Tensor:
+    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """See `Scorer.score`; exact."""
         return self.exact.score(histories, candidates)
 
@@ -173,7 +172,7 @@ class IndexedScorer:
                 items[rows], values[rows] = top_k(self.exact, histories.take(rows), k, seen)
         return items, values
 
-    def _find(self, histories: Histories, count: int, seen: Seen) -> NDArray[np.int32]:
+    def _find(self, histories: Histories, count: int, seen: Seen) -> Int32s:
         """Find items [B, N] that may be recommended, in any order; PAD where there are fewer."""
         import faiss  # noqa: PLC0415 - an extra
 
@@ -195,7 +194,7 @@ class IndexedScorer:
         return np.take_along_axis(found, order, axis=1)[:, :count]
 
 
-def _vectors(encoder: ModelScorer) -> NDArray[np.float32]:
+def _vectors(encoder: ModelScorer) -> Float32s:
     return np.ascontiguousarray(encoder.vectors().float().cpu().numpy())
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recsys.config import time_value
 from recsys.data.entity_tables import plain_ids
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.prepared import Vocabulary
 from recsys.data.times import units_in, units_per_second
 from recsys.errors import InputError, one_line
@@ -51,7 +51,7 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
 
 def joined_lists(
     users: Iterable[Any], lists: Iterable[Any], noun: str, place: str
-) -> tuple[pl.Series, NDArray[np.int64]]:
+) -> tuple[pl.Series, Int64s]:
     """Return the ids of lists [B], end to end, and where each begins [B + 1]."""
     rows: list[list[Any]] = []
     for user, ids in zip(users, lists, strict=True):
@@ -87,7 +87,7 @@ def lists_of(source: Any) -> Any:
 
 def known_tokens(
     ids: pl.Series | Sequence[Any], vocabulary: Vocabulary, noun: str, place: str
-) -> NDArray[np.int32]:
+) -> Int32s:
     """Return the tokens [N] of ids [N]; refuse one that is not in the vocabulary."""
     ids = ids if isinstance(ids, pl.Series) else id_series(ids, f"{noun}s")
     tokens = vocabulary.encode(ids)
@@ -99,9 +99,9 @@ def known_tokens(
 
 def report_unknown(
     tokens: NDArray[Any], ids: pl.Series, known: Vocabulary, noun: str, place: str, *, strict: bool
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Return which tokens [N] of ids [N] are known, and warn of the others; refuse if none is."""
-    is_known: NDArray[np.bool_] = tokens != PAD
+    is_known: Bools = tokens != PAD
     if is_known.all():
         return is_known
     if strict or not is_known.any():
@@ -141,7 +141,7 @@ def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
     return int(times_on_scale(numbers, newest, place, dates=isinstance(moment, str))[0])
 
 
-def newest_for(times: NDArray[np.int64], newest: int | None) -> int | None:
+def newest_for(times: Int64s, newest: int | None) -> int | None:
     """Return the newest time of the log for `times_on_scale` of a dataset's times.
 
     None if the newest or they have no unit, or several: they are compared as numbers.
@@ -150,9 +150,7 @@ def newest_for(times: NDArray[np.int64], newest: int | None) -> int | None:
     return newest if has_unit and len(units_in(times)) == 1 else None
 
 
-def times_on_scale(
-    times: NDArray[np.int64], newest: int | None, place: str, *, dates: bool = False
-) -> NDArray[np.int64]:
+def times_on_scale(times: Int64s, newest: int | None, place: str, *, dates: bool = False) -> Int64s:
     """Return times [N], Unix seconds if they were dates, in the unit of the newest of the log.
 
     Raises:

@@ -15,13 +15,12 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from recsys.config import Columns
 from recsys.data.frames import Frame, frame_like
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Bools, Float32s, Int32s, Int64s
 from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
@@ -382,9 +381,7 @@ class Recommender:
             raise InputError(f"{page}: no such page; recsys.fit and recsys run write it")
         return page
 
-    def _ranking_scorer(
-        self, seen: Seen, retrieve: int | None, allowed: NDArray[np.bool_] | None
-    ) -> Scorer:
+    def _ranking_scorer(self, seen: Seen, retrieve: int | None, allowed: Bools | None) -> Scorer:
         """Return the scorer that finds the best items of `recommend`."""
         bundle, index = self.bundle, self.index
         if index is not None:
@@ -424,9 +421,9 @@ class Recommender:
     def _table(
         self,
         queries: UserHistories,
-        rows: NDArray[np.int64],
-        tokens: NDArray[np.int32],
-        scores: NDArray[np.float32],
+        rows: Int64s,
+        tokens: Int32s,
+        scores: Float32s,
     ) -> pl.DataFrame:
         """Return one line per pair [N] of a user, given by row, and an item, with its source."""
         sources = np.where(queries.histories.lengths == 0, "popularity", "model")
@@ -446,7 +443,7 @@ class Recommender:
             return normalize(self.bundle.model.items.table()[1:].float(), dim=1)
 
 
-def _vectors(rows: NDArray[np.float32]) -> pl.Series:
+def _vectors(rows: Float32s) -> pl.Series:
     return pl.Series("embedding", rows, dtype=pl.Array(pl.Float32, rows.shape[1]))
 
 

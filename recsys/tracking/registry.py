@@ -49,24 +49,20 @@ class Registered(NamedTuple):
         return f"models:/{self.name}{version}"
 
 
-class ModelFacts(NamedTuple):
-    """What the callers of a model must know of it, with the ids of some items as an example."""
-
-    items: list[Any]
-    num_items: int
-    reads_times: bool
-    needs_request_time: bool
-
-
 def register_bundle(
     bundle: Path,
-    facts: ModelFacts,
+    items: list[Any],
+    num_items: int,
+    times: str,
     name: str,
     tracking: TrackingConfig,
     alias: str | None = None,
     run_id: str | None = None,
 ) -> Registered:
-    """Register a bundle as MLflow's pyfunc, as the next version of a name; an alias names it."""
+    """Register a bundle as MLflow's pyfunc, as the next version of a name; an alias names it.
+
+    The ids of some of its items are an example; ``times`` are those of `ModelBundle`.
+    """
     client, experiment_id = open_store(tracking)
     versions = {name: metadata.version(name).partition("+")[0] for name in NEEDED}  # not +cpu
     with (
@@ -82,8 +78,8 @@ def register_bundle(
             loader_module="recsys.serving.pyfunc",
             data_path=str(bundle),
             code_paths=[str(Path(__file__).parents[1])],
-            signature=_signature(facts),
-            input_example=_example(facts),
+            signature=_signature(items[0], num_items, times),
+            input_example=_example(items, num_items, times),
             pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
         )
         model = client.create_logged_model(experiment_id, name=BUNDLE, source_run_id=run_id)
@@ -139,16 +135,16 @@ def _one_line(uri: str, tracking: TrackingConfig) -> Iterator[MlflowClient]:
             ) from error
 
 
-def _signature(facts: ModelFacts) -> ModelSignature:
+def _signature(example: Any, num_items: int, times: str) -> ModelSignature:
     """Return the columns and parameters of `HistoryModel.predict`."""
-    item = DataType.string if isinstance(facts.items[0], str) else DataType.long
+    item = DataType.string if isinstance(example, str) else DataType.long
     # Lists: a type of their own would refuse what a left join leaves of a missing one, None or NaN.
     user, candidates = (ColSpec(AnyType(), name, False) for name in ("user_id", "candidates"))
-    times = ColSpec(AnyType(), "times", required=facts.needs_request_time)
-    columns = [user, ColSpec(AnyType(), "items"), *[times] * facts.reads_times, candidates]
+    read = [ColSpec(AnyType(), "times", required=times == "request")] * (times != "none")
+    columns = [user, ColSpec(AnyType(), "items"), *read, candidates]
     lists = ColSpec(Array(item), "item_id"), ColSpec(Array(DataType.double), "score")
     params = [
-        ParamSpec("k", DataType.long, min(10, facts.num_items)),
+        ParamSpec("k", DataType.long, min(10, num_items)),
         ParamSpec("retrieve", DataType.long, None),
         ParamSpec("diversity", DataType.double, None),
         *(ParamSpec(name, DataType.string, None) for name in ("seen", "at", "where")),
@@ -158,9 +154,9 @@ def _signature(facts: ModelFacts) -> ModelSignature:
     return ModelSignature(Schema([*columns]), answer, ParamSchema(params))
 
 
-def _example(facts: ModelFacts) -> tuple[pd.DataFrame, dict[str, Any]]:
-    frame = pd.DataFrame({"items": [facts.items, facts.items[:1]]})
-    if facts.reads_times:
-        frame["times"] = [list(range(len(items))) for items in frame["items"]]
-    params: dict[str, Any] = {"k": min(5, facts.num_items)}
-    return frame, params | ({"at": str(len(facts.items))} if facts.needs_request_time else {})
+def _example(items: list[Any], num_items: int, times: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+    frame = pd.DataFrame({"items": [items, items[:1]]})
+    if times != "none":
+        frame["times"] = [list(range(len(history))) for history in frame["items"]]
+    params: dict[str, Any] = {"k": min(5, num_items)}
+    return frame, params | ({"at": str(len(items))} if times == "request" else {})

@@ -246,8 +246,6 @@ def test_retrieved_items_have_the_rankers_scores_and_others_none() -> None:
     assert stages.score(histories).tolist() == [[never, 1, 2, never, never], [never] * 3 + [3, 4]]
     own = stages.score(histories, np.array([[2, 3], [4, 0]], dtype=np.int32))
     assert own.tolist() == [[2, never], [4, never]]
-    with pytest.raises(InputError, match="retrieve=0: must be at least 1"):
-        TwoStages(scored(first), scored(second), 0, "filter")
 
 
 @given(cases(), st.integers(1, 10), SEEN)

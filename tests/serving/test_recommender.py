@@ -25,7 +25,7 @@ from recsys.inference import model_scorer
 from recsys.inference import scorer as scorer_module
 from recsys.model.heads import CandidateRepresentation, TargetAttentionHead
 from recsys.model.models import ModelInputs
-from recsys.serving.bundle import ModelBundle, name_columns
+from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
@@ -56,14 +56,15 @@ def test_the_best_of_the_model_come_first(recommender: Recommender) -> None:
     assert_frame_equal(recommender.recommend({"zoe": history}, seen="allow"), answer)
 
 
-def test_names_of_items_are_found() -> None:
+def test_names_of_items_are_found(tiny_bundle: ModelBundle) -> None:
     for columns, shown in (
         (["name", "title", "price"], ["name", "title"]),
         (["Title", "description"], ["Title"]),
         (["price", "Product Name"], ["Product Name"]),
         (["price", "description"], []),
     ):
-        assert name_columns(pl.DataFrame({column: ["x"] for column in columns})) == shown
+        table = pl.DataFrame({column: ["x"] for column in columns})
+        assert replace(tiny_bundle, item_table=table).name_columns == shown
 
 
 def test_seen_items_are_left_out_unless_allowed(

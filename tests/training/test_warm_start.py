@@ -205,13 +205,12 @@ def test_new_items_are_recommended_after_a_warm_start(
     best = model.recommend([["i7", "i0", "i1"]], k=3, seen="allow")["item_id"].to_list()
     assert "a new" in best
     digest = ModelBundle.open(run).manifest.digest
-    origin = model.bundle.manifest.started_from
-    assert origin is not None
-    assert (origin.path, origin.digest) == (str(run), digest)
-    assert model.bundle.experiment.start is not None
+    start = model.bundle.experiment.start
+    assert start is not None
+    assert (start.bundle, start.digest) == (str(run), digest)
     assert model.bundle.experiment.name == "run-2"
     params = MlflowClient(store).get_run(result.run_id).data.params
-    assert params["start.digest"] == digest == model.bundle.experiment.start.digest
+    assert params["start.digest"] == digest
     assert (params["start.replay"], params["training.max_epochs"]) == ("0.0", "12")
 
 
