@@ -18,6 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import WORDS, guess_columns
 from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
+from recsys.data.splits import BLOCK
 from recsys.data.tables import OpenTable, as_polars
 from recsys.data.times import date_of_form, fitting_forms, not_before, sure_form
 from recsys.data.where import Condition, NoRowsLeftError, keep_rows, parse
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
-BLOCK = 1 << 20
-"""Interactions that are read at a time."""
 _SAMPLE_ROWS, _MANY_ROWS = 1_000, 1_000_000
 """First rows whose values help to guess columns; those read where their dates have several forms.
 """
@@ -124,14 +123,6 @@ class Log:
         """Yield the rows of a query, `BLOCK` at a time."""
         for batch in self.connection.sql(query).to_arrow_reader(BLOCK):
             yield as_polars(pa.Table.from_batches([batch]))
-
-    @property
-    def ordered_by(self) -> str:
-        """A description of the total order."""
-        ties = "the order of the rows"
-        if self.columns.position is not None:
-            ties = f"column {self.columns.position!r}, then {ties}"
-        return f"user_id, timestamp; ties broken by {ties}"
 
     def count_drop(self, reason: str, count: int) -> None:
         """Count dropped rows, if there are any."""

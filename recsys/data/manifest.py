@@ -13,7 +13,7 @@ from pydantic import Field
 
 from recsys.config import Columns, Section
 from recsys.data.histories import PAD, Int32s, Int64s
-from recsys.data.splits import user_blocks
+from recsys.data.splits import BLOCK, user_blocks
 from recsys.errors import InputError
 from recsys.folders.manifest import MANIFEST, FolderManifest
 
@@ -21,8 +21,6 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _DTYPES = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
 INTERACTIONS, OUTSIDE = "interactions.parquet", "outside.parquet"
 """The kept columns, and the item ids of the interactions outside the catalogue, both in order."""
-_BLOCK = 1 << 20
-"""Entries that are read at a time, so that a memory-mapped array is not held as a whole."""
 
 
 class AppendedLog(Section):
@@ -54,8 +52,6 @@ class Manifest(FolderManifest):
     """The fields of DataConfig that determine the content."""
     columns: Columns
     """The names of the log's columns, which do not affect the content."""
-    ordered_by: str
-    """The total order of the interactions."""
     counts: dict[str, int]
     """The rows of the source (rows_read), the sizes of the dataset and of its parts."""
     dropped: dict[str, int] = Field(default_factory=dict)
@@ -98,7 +94,7 @@ def _broken_rule(arrays: Mapping[str, NDArray[Any]], users: int, items: int) -> 
         return f"offsets.npy: must ascend from 0 to {rows}"
     if (np.diff(cuts, axis=1, prepend=0, append=lengths[:, None]) < 0).any():
         return "cuts.npy: must ascend from 0 to the number of the user's interactions"
-    blocks = (arrays["items"][start : start + _BLOCK] for start in range(0, rows, _BLOCK))
+    blocks = (arrays["items"][start : start + BLOCK] for start in range(0, rows, BLOCK))
     if any(block.min() < 0 or block.max() > items for block in blocks):
         return f"items.npy: item tokens must be from 0 to {items}"
     return ""
@@ -124,7 +120,7 @@ def count_copies(
     Returns their number, and that of held-out ones which equal one of an earlier part.
     """
     keys, copies, across = ("user", "item", "time"), 0, 0
-    for low, high in user_blocks(offsets, _BLOCK):
+    for low, high in user_blocks(offsets):
         rows = slice(offsets[low], offsets[high])
         users = np.repeat(np.arange(low, high), np.diff(offsets[low : high + 1]))
         same = (np.diff(timestamps[rows]) == 0) & (np.diff(users) == 0)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import duckdb
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import time_value
-from recsys.data.database import computed, dates_in, numbers_in, present, reason, text, with_nulls
-from recsys.errors import InputError
+from recsys.data.database import computed, dates_in, numbers_in, present, text, with_nulls
 
 # --- Forms of dates -------------------------------------------------------------------------------
 
@@ -71,10 +69,7 @@ def dates_of_form(values: pl.Series, form: str) -> pl.Series:
     >>> dates_of_form(pl.Series(["31.12.2024 8", "soon"]), "%d.%m.%Y %H").to_list()
     [datetime.datetime(2024, 12, 31, 8, 0), None]
     """
-    try:
-        return computed(values.cast(pl.String), date_of_form("v", form)).cast(pl.Datetime("us"))
-    except duckdb.Error as error:
-        raise InputError(f"data.time_format={form!r}: cannot be read: {reason(error)}") from error
+    return computed(values.cast(pl.String), date_of_form("v", form)).cast(pl.Datetime("us"))
 
 
 def compact_form(values: pl.Series) -> str | None:
