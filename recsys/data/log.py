@@ -5,6 +5,7 @@ A rule reads all rows of a column: none depends on how a source is divided.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shlex
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,6 @@ from recsys.data.tables import OpenTable, as_polars
 from recsys.data.times import date_of_form, fitting_forms, not_before, sure_form
 from recsys.data.where import Condition, NoRowsLeftError, keep_rows, parse
 from recsys.errors import InputError
-from recsys.folders.digests import table_sha256_of_parts
 
 logger = logging.getLogger(__name__)
 
@@ -149,19 +149,11 @@ class Log:
 
     def compute_fingerprint(self) -> str:
         """Return the SHA-256 of all rows; called before any filter."""
-        ids = {"user_id": self.ids("user_id"), "item_id": self.ids("item_id")}
-        numbers = {"user_id": "u", "item_id": "i"}
-        schema = self.frame("select * from log limit 0").schema
-        types = {**{role: series.dtype for role, series in ids.items()}, "timestamp": pl.Int64()}
-        types |= {KEPT + column: schema[KEPT + column] for column in self.keep}
-
-        def parts(column: str) -> Iterator[pl.Series]:
-            stored = numbers.get(column, column)
-            for block in self.blocks(f"select {name(stored)} from log"):
-                values = block[stored].alias(column)
-                yield ids[column].gather(values) if column in ids else values
-
-        return table_sha256_of_parts(types, self.rows, parts)
+        digest = hashlib.sha256()
+        for table in ("users order by u", "items order by i", "log"):
+            for block in self.blocks(f"from {table}"):
+                digest.update(block.write_ndjson().encode())
+        return digest.hexdigest()
 
 
 def read_log(

@@ -38,7 +38,7 @@ class Manifest(FolderManifest):
 
     noun: ClassVar[str] = "a prepared dataset"
     remedy: ClassVar[str] = "prepare the dataset again"
-    current_version: ClassVar[int] = 2
+    current_version: ClassVar[int] = 3
 
     format: Literal["recsys.prepared"] = "recsys.prepared"
     format_version: int = current_version

@@ -191,7 +191,7 @@ def damage(folder: Path, harm: str) -> None:
     ("harm", "words"),
     [
         ("truncate", r"items\.npy: SHA-256 [0-9a-f]{64} is not [0-9a-f]{64} of manifest\.json"),
-        ("version", r"format version 0, and this library reads 2; prepare the dataset again"),
+        ("version", r"format version 0, and this library reads 3; prepare the dataset again"),
         ("manifest", r"manifest\.json: not the manifest of a prepared dataset"),
         ("flip", r"manifest\.json: the manifest was changed or is damaged; prepare the dataset"),
         ("outside", r"etc/passwd: missing, or no regular file"),
