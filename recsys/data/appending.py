@@ -14,7 +14,7 @@ from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log, settle
-from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest, read_own_table
+from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest
 from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import TableSource
@@ -146,7 +146,7 @@ def _rows_of(old: PreparedDataset) -> pl.DataFrame:
     """Return the interactions of a dataset as the rows of a log, user by user, in order."""
     table = old.interaction_table
     if places := np.flatnonzero(old.items == PAD).tolist():
-        outside = read_own_table(old.path / OUTSIDE, ["item_id"])["item_id"]
+        outside = pl.read_parquet(old.path / OUTSIDE)["item_id"]
         table = table.with_columns(table["item_id"].clone().scatter(places, outside))
     kept = [pl.col(name).alias(KEPT + name) for name in old.config.keep]
     times = pl.Series("timestamp", np.asarray(old.timestamps))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from recsys.config import Columns, Section
 from recsys.data.histories import PAD, Int32s, Int64s
 from recsys.data.splits import BLOCK, user_blocks
 from recsys.errors import InputError
-from recsys.folders.manifest import MANIFEST, FolderManifest
+from recsys.folders.manifest import FolderManifest
 
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _DTYPES = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
@@ -60,22 +60,14 @@ class Manifest(FolderManifest):
     """The logs that were appended, the earliest first."""
 
 
-def open_arrays(
-    path: Path, listed: Collection[str]
-) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
-    """Map the arrays of a dataset, by name, and read its user and item tables; check them."""
-    needed = {*(f"{name}.npy" for name in _DTYPES), "users.parquet", "items.parquet"}
-    if missing := needed - set(listed):
-        raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
-    users = read_own_table(path / "users.parquet", ["user_id"])
-    items = read_own_table(path / "items.parquet", ["item_id"])
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in _DTYPES:
-        file = path / f"{name}.npy"
-        try:
-            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{file}: cannot be read as an array: {error}") from error
+def open_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
+    """Map the arrays of a verified dataset, by name, and read its user and item tables.
+
+    Arrays that do not fit each other or the tables are refused.
+    """
+    users, items = (pl.read_parquet(path / f"{name}.parquet") for name in ("users", "items"))
+    files = {name: path / f"{name}.npy" for name in _DTYPES}
+    arrays = {n: np.load(file, mmap_mode="r", allow_pickle=False) for n, file in files.items()}
     if rule := _broken_rule(arrays, len(users), len(items)):
         raise InputError(f"{path}/{rule}")
     return arrays, users, items
@@ -98,18 +90,6 @@ def _broken_rule(arrays: Mapping[str, NDArray[Any]], users: int, items: int) -> 
     if any(block.min() < 0 or block.max() > items for block in blocks):
         return f"items.npy: item tokens must be from 0 to {items}"
     return ""
-
-
-def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
-    """Read a Parquet file that the library wrote, with some columns and maybe more."""
-    try:
-        table = pl.read_parquet(path)
-    # A damaged Parquet page can make polars panic instead of raising.
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    if missing := set(columns) - set(table.columns):
-        raise InputError(f"{path}: has no column {min(missing)}")
-    return table
 
 
 def count_copies(
