@@ -91,13 +91,13 @@ def append(
                 )
         connection = database((), folder)
         rows = pl.concat([before, added])
-        log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection)
+        known = {"user_id": old.user_ids, "item_id": old.vocabulary.ids}
+        log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection, known)
         log.fingerprint, log.time_format = old.manifest.log_fingerprint, old.config.time_format
         for dropped in (old.manifest.dropped, new.dropped):
             for reason, count in dropped.items():
                 log.count_drop(reason, count)
         filter_log(log, config)
-        known_first(log, old.user_ids, old.vocabulary.ids)
         people = _of_persons(old.user_table, config)
         item_rows = read_features(items, config, "the item table")
         user_rows = read_features(users, config, "the user table")
@@ -170,24 +170,3 @@ def _of_persons(table: pl.DataFrame, config: DataConfig) -> pl.DataFrame:
     if config.session_gap is None:
         return table
     return table.with_columns(user_of_session(table["user_id"]))
-
-
-def known_first(log: Log, users: pl.Series, items: pl.Series) -> None:
-    """Number the users and items of a log anew: known ones first, in their order."""
-    run = log.connection.execute
-    for ids, table, number, order in (
-        (users, "users", "u", "r.u, l.rowid"),
-        (items, "items", "i", "l.rowid"),
-    ):
-        log.connection.register("known", ids.to_frame().with_row_index("place").to_arrow())
-        run(
-            f"create or replace temp table renumbered as select {ids.name}, {number} as old, "
-            f"row_number() over (order by place nulls last, {number}) - 1 as {number} "
-            f"from {table} left join known using ({ids.name})"
-        )
-        run(
-            f"create or replace temp table log as select l.* replace (r.{number} as {number}) "
-            f"from log l join renumbered r on l.{number} = r.old order by {order}"
-        )
-        run(f"create or replace temp table {table} as select {ids.name}, {number} from renumbered")
-        log.connection.unregister("known")

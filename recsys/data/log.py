@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -90,8 +90,9 @@ class Log:
 
     Rows are sorted by user, then time, then the position column if there is one, then their order
     in the source. The table ``log``, whose rowids ascend in that order, has ``u`` and ``i``
-    (numbers of user and item ids, ascending), ``timestamp`` (int64: numbers rounded down, dates as
-    seconds since 1970 UTC) and the kept columns; ``users`` and ``items`` have the ids.
+    (numbers of user and item ids, ascending after those ``known``), ``timestamp`` (int64: numbers
+    rounded down, dates as seconds since 1970 UTC) and the kept columns; ``users`` and ``items``
+    have the ids.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -101,6 +102,8 @@ class Log:
     """The names of the columns in the source."""
     keep: tuple[str, ...] = ()
     """The names of the kept columns: int64, float64, text or lists of text."""
+    known: Mapping[str, pl.Series] = field(default_factory=dict)
+    """The ids that are numbered first, in their order, by role."""
     dropped: dict[str, int] = field(default_factory=dict)
     """The number of dropped rows, by reason: they and ``rows`` add up to the rows of the source."""
     time_format: str | None = None
@@ -433,10 +436,14 @@ def sort_rows(log: Log) -> None:
     """
     run = log.connection.execute
     for role, table, number in (("user_id", "users", "u"), ("item_id", "items", "i")):
+        ids, by = f"(select distinct {role} from typed)", role
+        if role in log.known:
+            places = log.known[role].to_frame().with_row_index("place")
+            log.connection.register("known", places.to_arrow())
+            ids, by = f"{ids} left join known using ({role})", f"place nulls last, {role}"
         run(
-            f"create or replace temp table {table} as select {role}, "
-            f"row_number() over (order by {role}) - 1 as {number} "
-            f"from (select distinct {role} from typed)"
+            f"create or replace temp table {table} as "
+            f"select {role}, row_number() over (order by {by}) - 1 as {number} from {ids}"
         )
     columns = log.connection.view("typed").columns
     order = [_moment(log), *{"position"}.intersection(columns)]
@@ -457,10 +464,14 @@ def log_of_rows(
     origin: str,
     keep: Sequence[str] = (),
     connection: duckdb.DuckDBPyConnection | None = None,
+    known: Mapping[str, pl.Series] | None = None,
 ) -> Log:
-    """Return checked rows as a log: user_id, item_id, timestamp and others; ties keep order."""
+    """Return checked rows as a log: user_id, item_id, timestamp and others; ties keep order.
+
+    ``known`` ids, by role, are numbered first.
+    """
     connection = connection or cursor()
-    log = Log(connection, origin, columns, tuple(keep), rows=len(rows))
+    log = Log(connection, origin, columns, tuple(keep), known or {}, rows=len(rows))
     connection.register("given rows", rows.to_arrow())
     connection.execute('create or replace temp table staged as select * from "given rows"')
     connection.execute("create or replace temp view typed as select rowid as row, * from staged")
@@ -501,23 +512,14 @@ def filter_log(log: Log, config: DataConfig) -> None:
 
 def _split_sessions(log: Log, gap: int) -> None:
     """Make each session a separate user: USER#1 for the first of USER, USER#2 for the next."""
-    by_user = "over (partition by u order by rowid)"
-    run = log.connection.execute
-    run(
-        "create or replace temp table numbered as select *, 1 + sum(begins) "
-        f"over (partition by u order by place) as session from (select *, rowid as place, "
-        f"coalesce(timestamp - lag(timestamp) {by_user} > {gap}, false)::bigint as begins from log)"
+    by_user = "over (partition by u order by row)"
+    begins = f"coalesce(timestamp - lag(timestamp) {by_user} > {gap}, false)::bigint"
+    session = f"user_id || '#' || (1 + sum(begins) {by_user})::bigint"
+    log.connection.execute(
+        "create or replace temp table staged as "
+        f"select * exclude (u, i, begins) replace ({session} as user_id) "
+        f"from (select *, {begins} as begins from (select *, log.rowid as row "
+        "from log join users using (u) join items using (i)))"
     )
-    run(
-        "create or replace temp table sessions as select u as person, session, "
-        "user_id || '#' || session::bigint as user_id, row_number() over (order by "
-        "user_id || '#' || session::bigint) - 1 as u "
-        "from (select distinct u, session from numbered) join users using (u)"
-    )
-    run(
-        "create or replace temp table log as "
-        "select n.* exclude (u, place, begins, session), s.u from numbered n "
-        "join sessions s on n.u = s.person and n.session = s.session order by s.u, n.place"
-    )
-    run("create or replace temp table users as select user_id, u from sessions")
-    run("drop table numbered")
+    log.connection.execute("create or replace temp view typed as from staged")
+    sort_rows(log)
