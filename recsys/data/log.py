@@ -21,7 +21,7 @@ from recsys.data.columns import WORDS, guess_columns
 from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
 from recsys.data.splits import BLOCK
 from recsys.data.tables import OpenTable, as_polars
-from recsys.data.times import date_of_form, fitting_forms, not_before, sure_form
+from recsys.data.times import date_of_form, fitting_forms, sure_form, time_like
 from recsys.data.where import Condition, NoRowsLeftError, keep_rows, parse
 from recsys.errors import InputError
 
@@ -487,10 +487,11 @@ def filter_log(log: Log, config: DataConfig) -> None:
     """Split users into sessions, then drop rows: early and late ones, duplicates, rare ids."""
     if config.session_gap is not None:
         _split_sessions(log, config.session_gap)
-    if config.since is not None:
-        log.drop("log", "since", f"not {not_before(config.since)}")
-    if isinstance(config.split, GlobalTime) and config.split.test_until is not None:
-        log.drop("log", "test_until", not_before(config.split.test_until))
+    until = config.split.test_until if isinstance(config.split, GlobalTime) else None
+    for reason, side, given in (("since", "<", config.since), ("test_until", ">=", until)):
+        if given is not None and log.rows:
+            (usual,) = log.first("select approx_quantile(timestamp::double, 0.5) from log")
+            log.drop("log", reason, f"timestamp {side} {time_like(given, usual)!r}")
     if config.duplicates != "keep":
         same = "u, i, timestamp" if config.duplicates == "drop_exact" else "u, i"
         kept = "max" if config.duplicates == "last" else "min"

@@ -177,16 +177,3 @@ def time_like(given: str | float, time: int) -> float:
     (86400000.0, 7.0)
     """
     return time_value(given) * (units_per_second(time) if isinstance(given, str) else 1)
-
-
-def not_before(given: str | float) -> str:
-    """Return whether ``timestamp`` is not before a `Time`, in SQL.
-
-    A date is put on the scale of each row's time, a number is compared as it is.
-    """
-    earliest = time_value(given)
-    late = f"(timestamp >= {earliest!r})"
-    for unit in [*_UNITS.values()][1:] if isinstance(given, str) else ():
-        finer = f"when abs(timestamp) >= {_FINER * unit} then timestamp >= {earliest * unit!r}"
-        late = f"(case {finer} else {late} end)"
-    return late
