@@ -32,7 +32,8 @@ from recsys.automatic.rules import (
 from recsys.config import DataConfig, Experiment, dump_experiment, flatten, parse_experiment
 from recsys.data.audit import audit
 from recsys.data.features import Encoders
-from recsys.data.preparation import held, write_dataset
+from recsys.data.frames import readable_again
+from recsys.data.preparation import write_dataset
 from recsys.data.prepared import LogWords, PreparedDataset, with_words
 from recsys.data.sources import source_name
 from recsys.data.tables import TableSource
@@ -216,7 +217,7 @@ def _prepare(
     users: TableSource | None,
 ) -> tuple[PreparedDataset, list[Choice]]:
     """Prepare the log; return it with what was chosen: the split, to drop copies."""
-    out, source, choices = _prepared_folder(name, source), held(source), list[Choice]()
+    out, source, choices = _prepared_folder(name, source), readable_again(source), list[Choice]()
 
     def prepare(settings: DataConfig) -> PreparedDataset:
         choose = None if "split" in settings.model_fields_set else choose_split

@@ -28,7 +28,7 @@ from typer import Argument, Option
 
 from recsys.config import DataConfig, Experiment, TrackingConfig, load_experiment, parse_experiment
 from recsys.console import AS_JSON
-from recsys.data.audit import audit, warnings_in
+from recsys.data.audit import audit
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
 from recsys.data.sources import source_name
 from recsys.folders.manifest import library_version
@@ -291,10 +291,10 @@ def find_dataset(experiment: Experiment) -> PreparedDataset:
 
 def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
     """Audit a dataset, log the names of the warnings and return their number."""
-    warned = warnings_in(audit(dataset, experiment.evaluation.seen))
+    findings = audit(dataset, experiment.evaluation.seen)
+    warned = [finding.name for finding in findings if finding.severity == "warn"]
     if warned:
-        names = ", ".join(finding.name for finding in warned)
-        logger.info("the audit warns of %s: recsys audit %s", names, dataset.path)
+        logger.info("the audit warns of %s: recsys audit %s", ", ".join(warned), dataset.path)
     return len(warned)
 
 

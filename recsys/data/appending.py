@@ -14,7 +14,7 @@ from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log, settle
-from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest, read_own_table
+from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest
 from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import TableSource
@@ -91,13 +91,13 @@ def append(
                 )
         connection = database((), folder)
         rows = pl.concat([before, added])
-        log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection)
+        known = {"user_id": old.user_ids, "item_id": old.vocabulary.ids}
+        log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection, known)
         log.fingerprint, log.time_format = old.manifest.log_fingerprint, old.config.time_format
         for dropped in (old.manifest.dropped, new.dropped):
             for reason, count in dropped.items():
                 log.count_drop(reason, count)
         filter_log(log, config)
-        known_first(log, old.user_ids, old.vocabulary.ids)
         people = _of_persons(old.user_table, config)
         item_rows = read_features(items, config, "the item table")
         user_rows = read_features(users, config, "the user table")
@@ -146,7 +146,7 @@ def _rows_of(old: PreparedDataset) -> pl.DataFrame:
     """Return the interactions of a dataset as the rows of a log, user by user, in order."""
     table = old.interaction_table
     if places := np.flatnonzero(old.items == PAD).tolist():
-        outside = read_own_table(old.path / OUTSIDE, ["item_id"])["item_id"]
+        outside = pl.read_parquet(old.path / OUTSIDE)["item_id"]
         table = table.with_columns(table["item_id"].clone().scatter(places, outside))
     kept = [pl.col(name).alias(KEPT + name) for name in old.config.keep]
     times = pl.Series("timestamp", np.asarray(old.timestamps))
@@ -170,24 +170,3 @@ def _of_persons(table: pl.DataFrame, config: DataConfig) -> pl.DataFrame:
     if config.session_gap is None:
         return table
     return table.with_columns(user_of_session(table["user_id"]))
-
-
-def known_first(log: Log, users: pl.Series, items: pl.Series) -> None:
-    """Number the users and items of a log anew: known ones first, in their order."""
-    run = log.connection.execute
-    for ids, table, number, order in (
-        (users, "users", "u", "r.u, l.rowid"),
-        (items, "items", "i", "l.rowid"),
-    ):
-        log.connection.register("known", ids.to_frame().with_row_index("place").to_arrow())
-        run(
-            f"create or replace temp table renumbered as select {ids.name}, {number} as old, "
-            f"row_number() over (order by place nulls last, {number}) - 1 as {number} "
-            f"from {table} left join known using ({ids.name})"
-        )
-        run(
-            f"create or replace temp table log as select l.* replace (r.{number} as {number}) "
-            f"from log l join renumbered r on l.{number} = r.old order by {order}"
-        )
-        run(f"create or replace temp table {table} as select {ids.name}, {number} from renumbered")
-        log.connection.unregister("known")

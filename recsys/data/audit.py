@@ -5,7 +5,6 @@ On the leak of all leave-one-out splits see Ji et al. 2023 (arXiv:2010.11060).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, cast
@@ -23,8 +22,6 @@ NOTABLE, FEW_TIMES = 0.01, 10
 times below which few_times is one, however short the log is."""
 EXACT = 10_000_000
 """The number of times up to which distinct ones are counted, not estimated to about 1%."""
-BLOCK = 1 << 20
-"""Interactions that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +35,6 @@ class Finding:
     share: float
     """The share of cases, 0 to 1, among those named in the sentence; 0 if there are none."""
     sentence: str
-
-
-def warnings_in(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that are warnings."""
-    return [finding for finding in findings if finding.severity == "warn"]
 
 
 @lru_cache(maxsize=1)  # a run asks for each of its baselines, and for its page
@@ -72,9 +64,12 @@ def audit(
     filters = ", ".join(rules + ["duplicates=last"] * (config.duplicates == "last"))
     tied = targets.ends > targets.starts
     tied &= times[targets.ends - 1] == times[targets.targets]
+    order, position = "the order of the rows", dataset.manifest.columns.position
+    if position is not None:
+        order = f"column {position!r}, then {order}"
     ties = (
         "test targets have the same time as the last interaction of their history: which of the "
-        f"two is the target depends only on the order ({dataset.manifest.ordered_by})"
+        f"two is the target depends only on {order}"
     )
     if isinstance(config.split, LeaveLastOut):
         ties += "; --set data.split=leave_last_basket_out holds out all of the last time"
@@ -144,7 +139,7 @@ def _count_cases(
 ) -> tuple[int, int]:
     """Count training interactions later than the first target, and targets in their history."""
     offsets, later, repeated = dataset.offsets, 0, 0
-    for low, high in user_blocks(offsets, BLOCK):
+    for low, high in user_blocks(offsets):
         start, end = int(offsets[low]), int(offsets[high])
         users = np.repeat(np.arange(high - low), np.diff(offsets[low : high + 1]))
         items = np.asarray(dataset.items[start:end])

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors import torch as torch_files
 from torch import Tensor
 
@@ -416,11 +416,8 @@ class Encoders:
         if not dims:
             return {}
         path = folder / VECTORS
-        try:
-            with safe_open(path, framework="pt") as file:
-                vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{path}: cannot be read as safetensors: {error}") from error
+        with safe_open(path, framework="pt") as file:
+            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         expected = {name: (torch.float16, (num_items + 1, dim)) for name, dim in dims.items()}
         actual = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in vectors.items()}
         if actual != expected:

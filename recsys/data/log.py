@@ -5,9 +5,10 @@ A rule reads all rows of a column: none depends on how a source is divided.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -18,18 +19,16 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import WORDS, guess_columns
 from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
+from recsys.data.splits import BLOCK
 from recsys.data.tables import OpenTable, as_polars
-from recsys.data.times import date_of_form, fitting_forms, not_before, sure_form
+from recsys.data.times import date_of_form, fitting_forms, sure_form, time_like
 from recsys.data.where import Condition, NoRowsLeftError, keep_rows, parse
 from recsys.errors import InputError
-from recsys.folders.digests import table_sha256_of_parts
 
 logger = logging.getLogger(__name__)
 
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
-BLOCK = 1 << 20
-"""Interactions that are read at a time."""
 _SAMPLE_ROWS, _MANY_ROWS = 1_000, 1_000_000
 """First rows whose values help to guess columns; those read where their dates have several forms.
 """
@@ -91,8 +90,9 @@ class Log:
 
     Rows are sorted by user, then time, then the position column if there is one, then their order
     in the source. The table ``log``, whose rowids ascend in that order, has ``u`` and ``i``
-    (numbers of user and item ids, ascending), ``timestamp`` (int64: numbers rounded down, dates as
-    seconds since 1970 UTC) and the kept columns; ``users`` and ``items`` have the ids.
+    (numbers of user and item ids, ascending after those ``known``), ``timestamp`` (int64: numbers
+    rounded down, dates as seconds since 1970 UTC) and the kept columns; ``users`` and ``items``
+    have the ids.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -102,6 +102,8 @@ class Log:
     """The names of the columns in the source."""
     keep: tuple[str, ...] = ()
     """The names of the kept columns: int64, float64, text or lists of text."""
+    known: Mapping[str, pl.Series] = field(default_factory=dict)
+    """The ids that are numbered first, in their order, by role."""
     dropped: dict[str, int] = field(default_factory=dict)
     """The number of dropped rows, by reason: they and ``rows`` add up to the rows of the source."""
     time_format: str | None = None
@@ -124,14 +126,6 @@ class Log:
         """Yield the rows of a query, `BLOCK` at a time."""
         for batch in self.connection.sql(query).to_arrow_reader(BLOCK):
             yield as_polars(pa.Table.from_batches([batch]))
-
-    @property
-    def ordered_by(self) -> str:
-        """A description of the total order."""
-        ties = "the order of the rows"
-        if self.columns.position is not None:
-            ties = f"column {self.columns.position!r}, then {ties}"
-        return f"user_id, timestamp; ties broken by {ties}"
 
     def count_drop(self, reason: str, count: int) -> None:
         """Count dropped rows, if there are any."""
@@ -158,19 +152,11 @@ class Log:
 
     def compute_fingerprint(self) -> str:
         """Return the SHA-256 of all rows; called before any filter."""
-        ids = {"user_id": self.ids("user_id"), "item_id": self.ids("item_id")}
-        numbers = {"user_id": "u", "item_id": "i"}
-        schema = self.frame("select * from log limit 0").schema
-        types = {**{role: series.dtype for role, series in ids.items()}, "timestamp": pl.Int64()}
-        types |= {KEPT + column: schema[KEPT + column] for column in self.keep}
-
-        def parts(column: str) -> Iterator[pl.Series]:
-            stored = numbers.get(column, column)
-            for block in self.blocks(f"select {name(stored)} from log"):
-                values = block[stored].alias(column)
-                yield ids[column].gather(values) if column in ids else values
-
-        return table_sha256_of_parts(types, self.rows, parts)
+        digest = hashlib.sha256()
+        for table in ("users order by u", "items order by i", "log"):
+            for block in self.blocks(f"from {table}"):
+                digest.update(block.write_ndjson().encode())
+        return digest.hexdigest()
 
 
 def read_log(
@@ -450,10 +436,14 @@ def sort_rows(log: Log) -> None:
     """
     run = log.connection.execute
     for role, table, number in (("user_id", "users", "u"), ("item_id", "items", "i")):
+        ids, by = f"(select distinct {role} from typed)", role
+        if role in log.known:
+            places = log.known[role].to_frame().with_row_index("place")
+            log.connection.register("known", places.to_arrow())
+            ids, by = f"{ids} left join known using ({role})", f"place nulls last, {role}"
         run(
-            f"create or replace temp table {table} as select {role}, "
-            f"row_number() over (order by {role}) - 1 as {number} "
-            f"from (select distinct {role} from typed)"
+            f"create or replace temp table {table} as "
+            f"select {role}, row_number() over (order by {by}) - 1 as {number} from {ids}"
         )
     columns = log.connection.view("typed").columns
     order = [_moment(log), *{"position"}.intersection(columns)]
@@ -474,10 +464,14 @@ def log_of_rows(
     origin: str,
     keep: Sequence[str] = (),
     connection: duckdb.DuckDBPyConnection | None = None,
+    known: Mapping[str, pl.Series] | None = None,
 ) -> Log:
-    """Return checked rows as a log: user_id, item_id, timestamp and others; ties keep order."""
+    """Return checked rows as a log: user_id, item_id, timestamp and others; ties keep order.
+
+    ``known`` ids, by role, are numbered first.
+    """
     connection = connection or cursor()
-    log = Log(connection, origin, columns, tuple(keep), rows=len(rows))
+    log = Log(connection, origin, columns, tuple(keep), known or {}, rows=len(rows))
     connection.register("given rows", rows.to_arrow())
     connection.execute('create or replace temp table staged as select * from "given rows"')
     connection.execute("create or replace temp view typed as select rowid as row, * from staged")
@@ -493,10 +487,11 @@ def filter_log(log: Log, config: DataConfig) -> None:
     """Split users into sessions, then drop rows: early and late ones, duplicates, rare ids."""
     if config.session_gap is not None:
         _split_sessions(log, config.session_gap)
-    if config.since is not None:
-        log.drop("log", "since", f"not {not_before(config.since)}")
-    if isinstance(config.split, GlobalTime) and config.split.test_until is not None:
-        log.drop("log", "test_until", not_before(config.split.test_until))
+    until = config.split.test_until if isinstance(config.split, GlobalTime) else None
+    for reason, side, given in (("since", "<", config.since), ("test_until", ">=", until)):
+        if given is not None and log.rows:
+            (usual,) = log.first("select approx_quantile(timestamp::double, 0.5) from log")
+            log.drop("log", reason, f"timestamp {side} {time_like(given, usual)!r}")
     if config.duplicates != "keep":
         same = "u, i, timestamp" if config.duplicates == "drop_exact" else "u, i"
         kept = "max" if config.duplicates == "last" else "min"
@@ -518,23 +513,14 @@ def filter_log(log: Log, config: DataConfig) -> None:
 
 def _split_sessions(log: Log, gap: int) -> None:
     """Make each session a separate user: USER#1 for the first of USER, USER#2 for the next."""
-    by_user = "over (partition by u order by rowid)"
-    run = log.connection.execute
-    run(
-        "create or replace temp table numbered as select *, 1 + sum(begins) "
-        f"over (partition by u order by place) as session from (select *, rowid as place, "
-        f"coalesce(timestamp - lag(timestamp) {by_user} > {gap}, false)::bigint as begins from log)"
+    by_user = "over (partition by u order by row)"
+    begins = f"coalesce(timestamp - lag(timestamp) {by_user} > {gap}, false)::bigint"
+    session = f"user_id || '#' || (1 + sum(begins) {by_user})::bigint"
+    log.connection.execute(
+        "create or replace temp table staged as "
+        f"select * exclude (u, i, begins) replace ({session} as user_id) "
+        f"from (select *, {begins} as begins from (select *, log.rowid as row "
+        "from log join users using (u) join items using (i)))"
     )
-    run(
-        "create or replace temp table sessions as select u as person, session, "
-        "user_id || '#' || session::bigint as user_id, row_number() over (order by "
-        "user_id || '#' || session::bigint) - 1 as u "
-        "from (select distinct u, session from numbered) join users using (u)"
-    )
-    run(
-        "create or replace temp table log as "
-        "select n.* exclude (u, place, begins, session), s.u from numbered n "
-        "join sessions s on n.u = s.person and n.session = s.session order by s.u, n.place"
-    )
-    run("create or replace temp table users as select user_id, u from sessions")
-    run("drop table numbered")
+    log.connection.execute("create or replace temp view typed as from staged")
+    sort_rows(log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,16 +13,14 @@ from pydantic import Field
 
 from recsys.config import Columns, Section
 from recsys.data.histories import PAD, Int32s, Int64s
-from recsys.data.splits import user_blocks
+from recsys.data.splits import BLOCK, user_blocks
 from recsys.errors import InputError
-from recsys.folders.manifest import MANIFEST, FolderManifest
+from recsys.folders.manifest import FolderManifest
 
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 _DTYPES = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
 INTERACTIONS, OUTSIDE = "interactions.parquet", "outside.parquet"
 """The kept columns, and the item ids of the interactions outside the catalogue, both in order."""
-_BLOCK = 1 << 20
-"""Entries that are read at a time, so that a memory-mapped array is not held as a whole."""
 
 
 class AppendedLog(Section):
@@ -40,7 +38,7 @@ class Manifest(FolderManifest):
 
     noun: ClassVar[str] = "a prepared dataset"
     remedy: ClassVar[str] = "prepare the dataset again"
-    current_version: ClassVar[int] = 2
+    current_version: ClassVar[int] = 3
 
     format: Literal["recsys.prepared"] = "recsys.prepared"
     format_version: int = current_version
@@ -54,8 +52,6 @@ class Manifest(FolderManifest):
     """The fields of DataConfig that determine the content."""
     columns: Columns
     """The names of the log's columns, which do not affect the content."""
-    ordered_by: str
-    """The total order of the interactions."""
     counts: dict[str, int]
     """The rows of the source (rows_read), the sizes of the dataset and of its parts."""
     dropped: dict[str, int] = Field(default_factory=dict)
@@ -64,22 +60,14 @@ class Manifest(FolderManifest):
     """The logs that were appended, the earliest first."""
 
 
-def open_arrays(
-    path: Path, listed: Collection[str]
-) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
-    """Map the arrays of a dataset, by name, and read its user and item tables; check them."""
-    needed = {*(f"{name}.npy" for name in _DTYPES), "users.parquet", "items.parquet"}
-    if missing := needed - set(listed):
-        raise InputError(f"{path / MANIFEST} lists no {min(missing)}; {Manifest.remedy}")
-    users = read_own_table(path / "users.parquet", ["user_id"])
-    items = read_own_table(path / "items.parquet", ["item_id"])
-    arrays: dict[str, NDArray[Any]] = {}
-    for name in _DTYPES:
-        file = path / f"{name}.npy"
-        try:
-            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{file}: cannot be read as an array: {error}") from error
+def open_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
+    """Map the arrays of a verified dataset, by name, and read its user and item tables.
+
+    Arrays that do not fit each other or the tables are refused.
+    """
+    users, items = (pl.read_parquet(path / f"{name}.parquet") for name in ("users", "items"))
+    files = {name: path / f"{name}.npy" for name in _DTYPES}
+    arrays = {n: np.load(file, mmap_mode="r", allow_pickle=False) for n, file in files.items()}
     if rule := _broken_rule(arrays, len(users), len(items)):
         raise InputError(f"{path}/{rule}")
     return arrays, users, items
@@ -98,22 +86,10 @@ def _broken_rule(arrays: Mapping[str, NDArray[Any]], users: int, items: int) -> 
         return f"offsets.npy: must ascend from 0 to {rows}"
     if (np.diff(cuts, axis=1, prepend=0, append=lengths[:, None]) < 0).any():
         return "cuts.npy: must ascend from 0 to the number of the user's interactions"
-    blocks = (arrays["items"][start : start + _BLOCK] for start in range(0, rows, _BLOCK))
+    blocks = (arrays["items"][start : start + BLOCK] for start in range(0, rows, BLOCK))
     if any(block.min() < 0 or block.max() > items for block in blocks):
         return f"items.npy: item tokens must be from 0 to {items}"
     return ""
-
-
-def read_own_table(path: Path, columns: Collection[str]) -> pl.DataFrame:
-    """Read a Parquet file that the library wrote, with some columns and maybe more."""
-    try:
-        table = pl.read_parquet(path)
-    # A damaged Parquet page can make polars panic instead of raising.
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    if missing := set(columns) - set(table.columns):
-        raise InputError(f"{path}: has no column {min(missing)}")
-    return table
 
 
 def count_copies(
@@ -124,7 +100,7 @@ def count_copies(
     Returns their number, and that of held-out ones which equal one of an earlier part.
     """
     keys, copies, across = ("user", "item", "time"), 0, 0
-    for low, high in user_blocks(offsets, _BLOCK):
+    for low, high in user_blocks(offsets):
         rows = slice(offsets[low], offsets[high])
         users = np.repeat(np.arange(low, high), np.diff(offsets[low : high + 1]))
         same = (np.diff(timestamps[rows]) == 0) & (np.diff(users) == 0)

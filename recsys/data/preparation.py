@@ -19,13 +19,12 @@ from recsys.config import Backtest, DataConfig
 from recsys.data.database import in_one_line, memory_setting
 from recsys.data.database import name as quoted
 from recsys.data.entity_tables import as_lists, is_vectors, user_of_session, with_features
-from recsys.data.frames import readable_again
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
-from recsys.data.log import BLOCK, KEPT, Log, filter_log, read_log, settle
+from recsys.data.log import KEPT, Log, filter_log, read_log, settle
 from recsys.data.manifest import INTERACTIONS, OUTSIDE, AppendedLog, Manifest, count_copies
 from recsys.data.sources import find_named_dataset, read_named
 from recsys.data.spark import is_spark_frame, spark_table
-from recsys.data.splits import SplitChoice, cut_points, folds, user_blocks
+from recsys.data.splits import BLOCK, SplitChoice, cut_points, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in
 from recsys.errors import InputError
@@ -126,11 +125,6 @@ def read_features(
     return None if table is None else read_table(table, origin=origin, encoding=config.encoding)
 
 
-def held(table: TableSource) -> TableSource:
-    """Return a table that can be read more than once."""
-    return table if isinstance(table, str | os.PathLike) else readable_again(table)
-
-
 def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
     """Return the settings of each fold's dataset, the earliest first."""
     split = config.split
@@ -174,7 +168,7 @@ def build(
     cuts = cut_points(split, times, offsets)
     item_ids = log.ids("item_id")
     inside = np.arange(len(item_ids)) < num_known
-    for low, high in user_blocks(offsets, BLOCK):  # which items occur before the test part
+    for low, high in user_blocks(offsets):  # which items occur before the test part
         start, end = int(offsets[low]), int(offsets[high])
         ends = np.repeat(offsets[low:high] + cuts[low:high, 1], np.diff(offsets[low : high + 1]))
         inside[numbers[start:end][np.arange(start, end) < ends]] = True
@@ -205,7 +199,6 @@ def build(
         fingerprint=_fingerprint(content, arrays, tables, folder),
         settings=settings,
         columns=log.columns,
-        ordered_by=log.ordered_by,
         counts={
             "rows_read": log.rows + sum(log.dropped.values()),
             "interactions": log.rows,

@@ -111,7 +111,7 @@ class PreparedDataset:
         folder = checked_path(path)
 
         def load(manifest: Manifest) -> PreparedDataset:
-            arrays, users, items = open_arrays(folder, manifest.files)
+            arrays, users, items = open_arrays(folder)
             mapped = arrays["items"], arrays["timestamps"], arrays["offsets"], arrays["cuts"]
             return cls(folder, manifest, *mapped, users, items)
 

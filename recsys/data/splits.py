@@ -28,8 +28,8 @@ from recsys.data.histories import Bools, Histories, Int32s, Int64s
 from recsys.data.times import time_like
 from recsys.errors import InputError
 
-_BLOCK = 1 << 20
-"""Interactions that are read at a time."""
+BLOCK = 1 << 20
+"""Interactions that are read at a time, so that no mapped array is held as a whole."""
 SplitChoice = Callable[[Int64s, Int64s], Split | None]
 """Returns another split for the sorted log with these times [N] and offsets [U + 1], or None."""
 
@@ -57,7 +57,7 @@ def _by_blocks(
     cut: Callable[[Int64s, Int64s], Int32s], timestamps: Int64s, offsets: Int64s
 ) -> Int32s:
     """Cut blocks of users, so that times may be mapped from a file that is larger than memory."""
-    blocks = [offsets[low : high + 1] for low, high in user_blocks(offsets, _BLOCK)]
+    blocks = [offsets[low : high + 1] for low, high in user_blocks(offsets)]
     cuts = (cut(np.asarray(timestamps[ends[0] : ends[-1]]), ends - ends[0]) for ends in blocks)
     return np.concatenate([*cuts])
 
@@ -180,11 +180,11 @@ def folds(backtest: Backtest, times: Int64s) -> tuple[GlobalTime, ...]:
     )
 
 
-def user_blocks(offsets: Int64s, size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of consecutive users with at most ``size`` interactions, or of one user."""
+def user_blocks(offsets: Int64s) -> Iterator[tuple[int, int]]:
+    """Yield ranges of consecutive users with at most `BLOCK` interactions, or of one user."""
     low, users = 0, len(offsets) - 1
     while low < users:
-        fitting = int(np.searchsorted(offsets, offsets[low] + size, side="right")) - 1
+        fitting = int(np.searchsorted(offsets, offsets[low] + BLOCK, side="right")) - 1
         high = max(low + 1, fitting)
         yield low, high
         low = high

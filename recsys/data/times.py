@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import duckdb
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from recsys.config import time_value
-from recsys.data.database import computed, dates_in, numbers_in, present, reason, text, with_nulls
-from recsys.errors import InputError
+from recsys.data.database import computed, dates_in, numbers_in, present, text, with_nulls
 
 # --- Forms of dates -------------------------------------------------------------------------------
 
@@ -71,10 +69,7 @@ def dates_of_form(values: pl.Series, form: str) -> pl.Series:
     >>> dates_of_form(pl.Series(["31.12.2024 8", "soon"]), "%d.%m.%Y %H").to_list()
     [datetime.datetime(2024, 12, 31, 8, 0), None]
     """
-    try:
-        return computed(values.cast(pl.String), date_of_form("v", form)).cast(pl.Datetime("us"))
-    except duckdb.Error as error:
-        raise InputError(f"data.time_format={form!r}: cannot be read: {reason(error)}") from error
+    return computed(values.cast(pl.String), date_of_form("v", form)).cast(pl.Datetime("us"))
 
 
 def compact_form(values: pl.Series) -> str | None:
@@ -182,16 +177,3 @@ def time_like(given: str | float, time: int) -> float:
     (86400000.0, 7.0)
     """
     return time_value(given) * (units_per_second(time) if isinstance(given, str) else 1)
-
-
-def not_before(given: str | float) -> str:
-    """Return whether ``timestamp`` is not before a `Time`, in SQL.
-
-    A date is put on the scale of each row's time, a number is compared as it is.
-    """
-    earliest = time_value(given)
-    late = f"(timestamp >= {earliest!r})"
-    for unit in [*_UNITS.values()][1:] if isinstance(given, str) else ():
-        finer = f"when abs(timestamp) >= {_FINER * unit} then timestamp >= {earliest * unit!r}"
-        late = f"(case {finer} else {late} end)"
-    return late

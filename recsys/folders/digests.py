@@ -1,15 +1,13 @@
-"""SHA-256 of files, of folders, of trees of plain values, and of the values of a table."""
+"""SHA-256 of files, of folders and of trees of plain values."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import mmap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import polars as pl
 
 from recsys.errors import InputError
 
@@ -29,32 +27,6 @@ def tree_sha256(tree: Mapping[str, Any]) -> str:
     """Return the SHA-256 of values that JSON can represent, without the key ``digest``."""
     content = {key: value for key, value in tree.items() if key != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def table_sha256_of_parts(
-    schema: Mapping[str, pl.DataType], rows: int, parts: Callable[[str], Iterable[pl.Series]]
-) -> str:
-    """Return the SHA-256 of the names, types and values of a table, given part by part.
-
-    Columns are integers, floats, text or lists of text; ``parts`` is called up to three times.
-    """
-    digest = hashlib.sha256()
-    for name, dtype in schema.items():
-        digest.update(f"{name} {dtype} {rows}\n".encode())
-        is_text = dtype == pl.String or isinstance(dtype, pl.List)
-        nulls = not dtype.is_float() and any(part.null_count() for part in parts(name))
-        for part in parts(name):
-            numbers = _joined(part).str.len_bytes() if is_text else part
-            # With nulls, integers are floats in numpy: in all parts, if they are in one.
-            numbers = numbers.cast(pl.Float64) if nulls else numbers
-            digest.update(numbers.to_numpy().tobytes())
-        for part in parts(name) if is_text else ():
-            digest.update(_joined(part).str.join("").item().encode())
-    return digest.hexdigest()
-
-
-def _joined(part: pl.Series) -> pl.Series:
-    return part.list.join("\x1f", ignore_nulls=True) if part.dtype == pl.List else part
 
 
 # --- Files that hold the SHA-256 of their other bytes ---------------------------------------------

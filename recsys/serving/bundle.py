@@ -23,7 +23,6 @@ from recsys.config import Experiment, Section, dump_experiment, load_experiment
 from recsys.data.columns import plain_name
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.histories import PAD, Float32s
-from recsys.data.manifest import read_own_table
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn, Vocabulary
 from recsys.errors import InputError, checked_path, one_line
 from recsys.folders.atomic import new_folder
@@ -107,7 +106,7 @@ def write_files(
 
 def read_items(path: Path, num_items: int) -> pl.DataFrame:
     """Read the item table of a bundle, of so many items with an id and a count."""
-    table = read_own_table(path, ("item_id", "count"))
+    table = pl.read_parquet(path)
     ids, counts = table["item_id"], table["count"]
     if not (
         len(table) == num_items > 0

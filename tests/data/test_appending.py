@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 import recsys
 from recsys.config import Columns, DataConfig
-from recsys.data.appending import append, known_first
+from recsys.data.appending import append
 from recsys.data.histories import PAD
+from recsys.data.log import log_of_rows
 from recsys.data.preparation import build, put_in_place
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
@@ -59,7 +61,9 @@ def read_anew(
 ) -> PreparedDataset:
     """Prepare a whole log with the ids that a dataset knows at the front."""
     kept = filtered(read(log, config), config)
-    known_first(kept, known.user_ids, known.vocabulary.ids)
+    ids = {"user_id": known.user_ids, "item_id": known.vocabulary.ids}
+    numbered = log_of_rows(kept.table(), kept.columns, kept.origin, kept.keep, known=ids)
+    kept = replace(kept, connection=numbered.connection)
     files = folder.with_name(f"{folder.name}-files")
     put_in_place(build(kept, config, files, None, None, known.num_items), files, folder)
     return PreparedDataset.open(folder)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import DataConfig, GlobalTime, LeaveLastOut, Split, UserHoldout
+from recsys.config import Columns, DataConfig, GlobalTime, LeaveLastOut, Split, UserHoldout
 from recsys.data import audit as audit_module
 from recsys.data.audit import Finding, audit
 from recsys.data.prepared import prepare
@@ -79,6 +79,7 @@ TIED = clean_log().with_columns(
     .otherwise("timestamp")
 )
 AGAIN = with_rows((0, 5, 5))  # user 0 buys item 5 at time 50 too
+BY_LINE: dict[str, Any] = {"split": LAST, "columns": Columns(position="n")}
 OUTSIDE = with_rows((0, 77, 45), (1, 77, 59), (1, 88, 58))
 
 
@@ -90,7 +91,8 @@ OUTSIDE = with_rows((0, 77, 45), (1, 77, 59), (1, 88, 58))
             for words, config in FILTERED.items()
         ),
         ("duplicates_across_cuts", COPY, {"split": LAST, "seen": "allow"}, 1, 20, "drop_exact"),
-        ("ties_at_cut", TIED, {"split": LAST}, 4, 10, "broken by the order of the rows"),
+        ("ties_at_cut", TIED, {"split": LAST}, 4, 10, "only on the order of the rows"),
+        ("ties_at_cut", TIED.with_row_index("n"), BY_LINE, 4, 10, "on column 'n', then the order"),
         ("repeat_targets", AGAIN, {}, 1, 10, "duplicates=first"),
         ("outside_catalogue", OUTSIDE, {"split": EVERY}, 1, 12, "in no earlier part"),
     ],
@@ -142,7 +144,7 @@ def test_large_logs_have_the_same_findings(
     dataset = prepare(log, DataConfig(split=split), tmp_path / "out")
     whole = {finding.name: finding for finding in audit(dataset)}
     assert whole["repeat_targets"].count
-    monkeypatch.setattr(audit_module, "BLOCK", 7)
+    monkeypatch.setattr("recsys.data.splits.BLOCK", 7)
     monkeypatch.setattr(audit_module, "EXACT", 100)
     audit.cache_clear()
     again = {finding.name: finding for finding in audit(dataset)}

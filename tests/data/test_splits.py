@@ -305,7 +305,7 @@ def test_cuts_do_not_depend_on_the_blocks_they_are_found_in(
     for split in (LeaveLastBasketOut(), GlobalTime(valid_from=60, test_from=80)):
         whole = cut_points(split, times, offsets)
         with monkeypatch.context() as patch:
-            patch.setattr("recsys.data.splits._BLOCK", 10)
+            patch.setattr("recsys.data.splits.BLOCK", 10)
             np.testing.assert_array_equal(cut_points(split, times, offsets), whole)
 
 
