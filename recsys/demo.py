@@ -113,8 +113,7 @@ def best_items(model: Recommender) -> TopK:
 
     def top_k(histories: Sequence[list[str]], k: int) -> list[list[str]]:
         best = model.recommend(histories, k=k).group_by("user_id", maintain_order=True)
-        lists: list[list[str]] = best.agg("item_id")["item_id"].to_list()
-        return lists
+        return best.agg("item_id")["item_id"].to_list()
 
     return top_k
 

@@ -46,7 +46,7 @@ def explained_by_age(truth: Shop) -> float:
             ]
 
         cases = explanation_accuracy(truth, name_purchase, max_cases=200)
-        return cases.select("cause_first").mean().item()  # type: ignore[no-any-return]
+        return cases.select("cause_first").mean().item()
 
     return max(accuracy(age) for age in range(1, 7))
 

@@ -82,8 +82,7 @@ class CountEnsemble:
         same = items == candidate
         repeated = same * (math.log1p(same.sum()) / max(same.sum(), 1))
         followed = self.counts.contributions(items, candidate)
-        total: Floats = self.weight * followed + self.repeat_weight * repeated
-        return total
+        return self.weight * followed + self.repeat_weight * repeated
 
     def for_all(self, candidates: Tokens) -> Floats:
         """Return what is added to the scores of candidates [C] whatever the history."""

@@ -99,8 +99,7 @@ def user_items(histories: Histories, num_items: int) -> csr_array:
 
 def item_values(values: Floats, candidates: Tokens | None) -> Floats:
     """Return the value of each item [1, I + 1], or of each candidate [B, C]."""
-    picked: Floats = values[None] if candidates is None else values[candidates]
-    return picked
+    return values[None] if candidates is None else values[candidates]
 
 
 def user_values(matrix: csr_array, candidates: Tokens | None) -> Floats:
@@ -126,8 +125,7 @@ def entries_at(matrix: csr_array, rows: NDArray[Any], columns: Tokens) -> Floats
         low, high = np.where(after, middle + 1, low), np.where(after, high, middle)
     nearest = np.minimum(low, last)
     stored = (matrix.indices[nearest] == columns) & (low < end)
-    entries: Floats = np.where(stored, matrix.data[nearest], 0)
-    return entries
+    return np.where(stored, matrix.data[nearest], 0)
 
 
 def summed_votes(
@@ -141,7 +139,7 @@ def summed_votes(
     num_items = matrix.shape[1] - 1
     if candidates is None:
         votes = weighted_histories(read, weights, num_items)
-        return (votes @ matrix).toarray()  # type: ignore[no-any-return]
+        return (votes @ matrix).toarray()
 
     def votes_of(users: slice) -> tuple[Histories, Floats]:
         return read[users], weights[read.offsets[users.start] : read.offsets[users.stop]]
@@ -208,8 +206,7 @@ def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Hi
 def log_popularity(histories: Histories, num_items: int) -> Floats:
     """Return log p of each item [I + 1], its share of the interactions, with one more of each."""
     counts = 1 + item_counts(histories, num_items)
-    logs: Floats = np.log(counts / counts[1:].sum())
-    return logs
+    return np.log(counts / counts[1:].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,8 +219,7 @@ class PersonalFrequency(Popularity):
     @property
     def popularity(self) -> Floats:
         """At most 1/2 [I + 1]: less than one purchase, even after rounding to float32."""
-        scaled: Floats = self.counts / (2 * max(self.counts.max(), 1))
-        return scaled
+        return self.counts / (2 * max(self.counts.max(), 1))
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         own = user_values(weighted_histories(histories, 1.0, self.num_items), candidates)

@@ -229,5 +229,4 @@ def _rarity(histories: Histories, num_items: int) -> Floats:
     low, high = occurs.min(initial=np.inf), occurs.max(initial=-np.inf)
     if not low < high:
         return np.ones(num_items + 1)
-    scaled: Floats = (rarity - low) / (high - low)
-    return scaled
+    return (rarity - low) / (high - low)

@@ -116,8 +116,7 @@ def _counted(
 
     def fit(data: PreparedDataset, before: Part, settings: Any) -> Scorer:
         words = data.histories(before), data.num_items
-        scorer: Scorer = kind.fit(*words) if settings is None else kind.fit(*words, settings)
-        return scorer
+        return kind.fit(*words) if settings is None else kind.fit(*words, settings)
 
     return Baseline(fit, kind, grid, published or {})
 

@@ -277,8 +277,7 @@ class AveragedConfig(Section):
     @property
     def item_features(self) -> tuple[Feature, ...]:
         """Those of each member."""
-        features: tuple[Feature, ...] = getattr(self.members[0].model, "item_features", ())
-        return features
+        return getattr(self.members[0].model, "item_features", ())
 
     @property
     def family(self) -> str:

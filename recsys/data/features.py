@@ -431,8 +431,7 @@ NO_ENCODERS = Encoders()
 
 def features_of(config: ModelConfig, entity: Entity) -> tuple[Feature, ...]:
     """Return the features of an entity that a model reads; none if its kind reads no features."""
-    features: tuple[Feature, ...] = getattr(config, f"{entity}_features", ())
-    return features
+    return getattr(config, f"{entity}_features", ())
 
 
 def save_vectors(vectors: ItemVectors, path: Path) -> None:

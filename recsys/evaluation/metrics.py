@@ -54,8 +54,7 @@ class RankedLists(NamedTuple):
 def _ndcg(lists: RankedLists, k: int) -> Values:
     ideal = np.cumsum(1 / np.log2(np.arange(2, 2 + min(k, lists.sizes.max(initial=1)))))
     gains = lists.sums(k, 1 / np.log2(1 + lists.ranks))
-    values: Values = gains / ideal[np.minimum(lists.sizes, k) - 1]
-    return values
+    return gains / ideal[np.minimum(lists.sizes, k) - 1]
 
 
 RANK_METRICS: Mapping[str, Callable[[RankedLists, int], Values]] = {

@@ -110,14 +110,12 @@ class RankTable(SavedTable):
     @property
     def ranks(self) -> Int64s:
         """The ranks [Q], as `recsys.evaluation.metrics` takes them."""
-        ranks: Int64s = self.frame["rank"].to_numpy()
-        return ranks
+        return self.frame["rank"].to_numpy()
 
     @property
     def users(self) -> Int64s:
         """The user of each target [Q]; the targets of a user need not be adjacent."""
-        users: Int64s = self.frame["user"].to_numpy()
-        return users
+        return self.frame["user"].to_numpy()
 
     @property
     def segments(self) -> list[str]:
@@ -259,8 +257,7 @@ class TopKTable(SavedTable):
     @property
     def items(self) -> Int32s:
         """Item tokens [N, k], best first."""
-        items: Int32s = self.frame["items"].list.to_array(self.protocol.length).to_numpy()
-        return items
+        return self.frame["items"].list.to_array(self.protocol.length).to_numpy()
 
 
 def next_list_table(

@@ -319,4 +319,4 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 
 def _run(graph: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
     names = [value.name for value in graph.get_inputs()]
-    return graph.run(None, {name: np.ascontiguousarray(inputs[name]) for name in names})  # type: ignore[no-any-return]
+    return graph.run(None, {name: np.ascontiguousarray(inputs[name]) for name in names})

@@ -112,8 +112,7 @@ def _ranks(
     rank -= torch.bincount(rows[ahead], minlength=len(rank))
     rank[target_score[:, 0] == -math.inf] = NEVER
     rank[rows[tokens == target[rows]]] = NEVER
-    ranks: Int64s = rank.cpu().numpy()
-    return ranks
+    return rank.cpu().numpy()
 
 
 def excluded_items(histories: Histories, seen: Seen, device: torch.device) -> Excluded:

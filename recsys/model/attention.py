@@ -209,7 +209,7 @@ class MultiHeadAttention(nn.Module):
                 key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
             past[:] = key, value
         attended = attend(query, key, value, mask, causal=causal)
-        return self.output(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.output(attended.transpose(1, 2).flatten(2))
 
     def weights(
         self,

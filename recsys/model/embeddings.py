@@ -132,7 +132,7 @@ class ItemEmbeddings(nn.Embedding):
     def table(self) -> Tensor:
         if self.features is None:
             return self.weight
-        return self(torch.arange(self.num_items + 1, device=self.weight.device))  # type: ignore[no-any-return]
+        return self(torch.arange(self.num_items + 1, device=self.weight.device))
 
 
 def positions_from_end(lengths: Tensor, width: int) -> Tensor:

@@ -82,7 +82,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, hidden = self.gate_input(x).chunk(2, dim=-1)
-        return self.output(self.dropout(F.silu(gate) * hidden))  # type: ignore[no-any-return]
+        return self.output(self.dropout(F.silu(gate) * hidden))
 
 
 class CausalFilter(nn.Module):
@@ -166,7 +166,7 @@ class EncoderBlock(nn.Module):
         mixed = self.attention_norm(x, lambda x: self.attention(x, mask=mask, causal=causal))
         if self.filter is not None:
             mixed = mixed.lerp(self.filter_norm(x, self.filter), self.filter_weight)
-        return self.feed_forward_norm(mixed, self.feed_forward)  # type: ignore[no-any-return]
+        return self.feed_forward_norm(mixed, self.feed_forward)
 
     def encode_last(self, x: Tensor, lengths: Tensor) -> Tensor:
         """`forward` at the last item of each sequence only, which sees all items: [B, D]."""
@@ -178,7 +178,7 @@ class EncoderBlock(nn.Module):
         if self.filter is not None:
             filtered = last_states(self.filter(self.filter_norm.inside(x)), lengths)[:, None]
             mixed = mixed.lerp(self.filter_norm(last, lambda _: filtered), self.filter_weight)
-        return self.feed_forward_norm(mixed, self.feed_forward)[:, 0]  # type: ignore[no-any-return]
+        return self.feed_forward_norm(mixed, self.feed_forward)[:, 0]
 
 
 class Encoder(nn.Module):
@@ -211,7 +211,7 @@ class Encoder(nn.Module):
 
         Times are ignored; `HSTUEncoder` reads them. States on padding have no meaning.
         """
-        return self.norm(self._through(self.blocks, embedded, lengths))  # type: ignore[no-any-return]
+        return self.norm(self._through(self.blocks, embedded, lengths))
 
     def encode_last(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """`forward` at the last item of each sequence only, [B, D], with less of the last block."""
@@ -219,12 +219,12 @@ class Encoder(nn.Module):
             return last_states(self(embedded, lengths), lengths)
         last: EncoderBlock = self.blocks[-1]  # type: ignore[assignment]
         x = self._through(self.blocks[:-1], embedded, lengths)
-        return self.norm(last.encode_last(x, lengths))  # type: ignore[no-any-return]
+        return self.norm(last.encode_last(x, lengths))
 
     def _placed(self, embedded: Tensor, lengths: Tensor) -> Tensor:
         if self.positions is not None:
             embedded = embedded + self.positions(positions_from_end(lengths, embedded.shape[1]))
-        return self.dropout(embedded)  # type: ignore[no-any-return]
+        return self.dropout(embedded)
 
     def _through(self, blocks: nn.ModuleList, embedded: Tensor, lengths: Tensor) -> Tensor:
         x = self._placed(embedded, lengths)

@@ -110,8 +110,7 @@ class Head:
             attended = _past(weighted, decay)
             averages = self.poolings[head] == "average"
             scores += attended / _past(weights, decay) if averages else attended
-        by_position: Tensor = scores.T.unflatten(0, states.shape[:2])
-        return by_position
+        return scores.T.unflatten(0, states.shape[:2])
 
     def score_targets(
         self, history: HistoryRepresentation, targets: CandidateRepresentation
@@ -340,8 +339,7 @@ class KernelAttentionHead(Head, nn.Module):
         terms = sums - F.pad(sums, (0, 0, 1, 0))[:, :-1] * torch.exp(-self.decays)
         weights = decayed(lengths[:, None] - 1 - steps, self.decays)
         weights = weights / weights.sum(dim=1, keepdim=True)
-        added: Tensor = (weights[..., None] * terms) @ candidates.embeddings[..., -self.width :].mT
-        return added
+        return (weights[..., None] * terms) @ candidates.embeddings[..., -self.width :].mT
 
     def _features(self, x: Tensor, prototypes: Tensor, side: int, values: nn.Linear) -> Tensor:
         """φ(x) ⊗ the values of x, [..., P · d]."""

@@ -66,7 +66,7 @@ class HSTUBlock(nn.Module):
         weights = F.silu(scores + bias.to(scores.dtype)).tril()
         attended = weights @ (value / self.max_length)
         joined = self.norm(attended.transpose(1, 2).flatten(2))
-        return x + self.output(self.dropout(joined * gate))  # type: ignore[no-any-return]
+        return x + self.output(self.dropout(joined * gate))
 
 
 def _of_buckets(weight: Tensor, buckets: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class HSTUEncoder(Encoder):
         x, buckets = self._placed(embedded, lengths), self._buckets(times)
         for block in self.blocks:
             x = block(x, buckets)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
     def encode_last(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         return last_states(self(embedded, lengths, times), lengths)

@@ -88,7 +88,7 @@ class Model(nn.Module):
 
     def embed(self, items: Tensor) -> Tensor:
         """The embeddings of item tokens [...] as encoders read them: scaled by √D, [..., D]."""
-        return self.items(items) * math.sqrt(self.items.embedding_dim)  # type: ignore[no-any-return]
+        return self.items(items) * math.sqrt(self.items.embedding_dim)
 
 
 class NextItemModel(Model):

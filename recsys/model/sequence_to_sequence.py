@@ -65,12 +65,12 @@ class DecoderBlock(nn.Module):
 
         def attend_to_history(x: Tensor) -> Tensor:
             rows = x.reshape(len(mask), -1, x.shape[-1])
-            return self.cross_attention(rows, history, mask).view_as(x)  # type: ignore[no-any-return]
+            return self.cross_attention(rows, history, mask).view_as(x)
 
         causal = generated is None
         x = self.attention_norm(x, lambda x: self.attention(x, causal=causal, past=generated))
         x = self.cross_norm(x, attend_to_history)
-        return self.feed_forward_norm(x, self.feed_forward)  # type: ignore[no-any-return]
+        return self.feed_forward_norm(x, self.feed_forward)
 
 
 class Decoder(Encoder):
@@ -93,7 +93,7 @@ class Decoder(Encoder):
                 x = block(x, encoded.history[number], encoded.mask, encoded.generated[number])
             else:
                 x = block(x, encoded.states, encoded.mask)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return self.norm(x)
 
     def start(self, encoded: EncodedHistory) -> DecoderCache:
         """The cache before the first token, of one list for each user."""
@@ -152,7 +152,7 @@ class SequenceToSequence(Model):
     def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
         """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""
         embedded = torch.cat([self._begin(len(tokens)), self.embed(tokens)], dim=1)
-        return self.decoder(embedded, encoded)  # type: ignore[no-any-return]
+        return self.decoder(embedded, encoded)
 
     def start(self, encoded: EncodedHistory) -> tuple[Tensor, DecoderCache]:
         """The decoder's state before the first token, [B, 1, D], and its cache."""

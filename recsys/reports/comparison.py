@@ -94,8 +94,7 @@ class ComparedRun:
     def values(self, metric: str) -> NDArray[np.float64]:
         """Return one metric of every user [U]."""
         seeds = [run.table(metric).values(metric) for run in self.runs]
-        values: NDArray[np.float64] = np.mean(seeds, axis=0)
-        return values
+        return np.mean(seeds, axis=0)
 
     def intervals_of(self, metrics: Sequence[str]) -> dict[str, Interval]:
         """Return means with intervals over users; those of one run are exactly what it logged."""

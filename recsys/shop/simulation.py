@@ -167,8 +167,7 @@ def _popularity(
     best *= rng.uniform(0.7, 1.3, num_products)
     shares = (rng.permutation(num_products) + 20.0) ** -1.1
     shares[best > 0] = 0
-    popularity: NDArray[np.float64] = (best / best.sum() + shares / shares.sum()) / 2
-    return popularity
+    return (best / best.sum() + shares / shares.sum()) / 2
 
 
 def _own_choices(

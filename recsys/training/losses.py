@@ -41,7 +41,7 @@ def chunked_sum(
 
     Forward computes the gradients too, ``chunk_rows`` sequences at a time; backward scales them.
     """
-    return _Chunked.apply(logits, loss, chunk_rows, *history, *candidates)  # type: ignore[no-any-return,no-untyped-call]
+    return _Chunked.apply(logits, loss, chunk_rows, *history, *candidates)  # type: ignore[no-untyped-call]
 
 
 class _Chunked(torch.autograd.Function):
