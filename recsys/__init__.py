@@ -33,7 +33,8 @@ from recsys.machine import set_up_threads
 
 if TYPE_CHECKING:
     from recsys.api import compare, fit, train
-    from recsys.config import Experiment, load_experiment
+    from recsys.config.experiment import Experiment
+    from recsys.config.files import load_experiment
     from recsys.data.appending import append
     from recsys.data.audit import audit
     from recsys.data.prepared import PreparedDataset, prepare
@@ -68,7 +69,8 @@ __all__ = [
 ]
 _HOMES = {
     "recsys.api": {"compare", "fit", "train"},
-    "recsys.config": {"Experiment", "load_experiment"},
+    "recsys.config.experiment": {"Experiment"},
+    "recsys.config.files": {"load_experiment"},
     "recsys.data.appending": {"append"},
     "recsys.data.audit": {"audit"},
     "recsys.data.prepared": {"PreparedDataset", "prepare"},

@@ -10,7 +10,8 @@ from typing import Unpack
 
 from recsys.automatic.rules import Plan, Preset
 from recsys.automatic.run import fit_log, name_of
-from recsys.config import Experiment, TrackingConfig, load_experiment
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.files import load_experiment
 from recsys.data.frames import empty_like
 from recsys.data.prepared import LogWords, Part, PreparedDataset
 from recsys.data.tables import TableSource

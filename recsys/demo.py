@@ -9,7 +9,8 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
+from recsys.config.experiment import Experiment
+from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.prepared import prepare
 from recsys.errors import InputError
 from recsys.experiments.baselines import baselines_of, fit_baselines

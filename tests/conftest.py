@@ -24,7 +24,8 @@ from hypothesis import HealthCheck, settings
 from matplotlib.image import imread
 from torch import nn
 
-from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention
+from recsys.config.experiment import Experiment
+from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
 from recsys.model.models import Model

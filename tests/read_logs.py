@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recsys.config import Columns, DataConfig
+from recsys.config.data import Columns, DataConfig
 from recsys.data.log import Log, filter_log, read_log, settle
 from recsys.data.preparation import open_log
 from recsys.data.tables import TableSource

@@ -16,8 +16,9 @@ import pytest
 import typer.main
 
 import recsys
-from recsys import config
 from recsys.cli import app, main
+from recsys.config import data, experiment, model, suite
+from recsys.config.section import Section
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -146,10 +147,11 @@ def test_the_configuration_reference_has_every_section_and_field() -> None:
     spec.loader.exec_module(extension)
     sections = {
         kind
-        for kind in vars(config).values()
-        if inspect.isclass(kind) and issubclass(kind, config.Section)
+        for module in (data, experiment, model, suite)
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind) and issubclass(kind, Section) and not name.startswith("_")
     }
-    shared = {config.Section, config.TransformerConfig, config.FeatureReaderConfig}
+    shared = {Section, model.TransformerConfig, model.FeatureReaderConfig}
     assert set(extension.documented_sections()) == sections - shared
     text = extension.configuration_reference()
     for section in sections - shared:

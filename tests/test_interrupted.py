@@ -16,7 +16,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from recsys.config import DataConfig
+from recsys.config.data import DataConfig
 from recsys.data.prepared import prepare
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop

@@ -26,15 +26,10 @@ from mlflow import MlflowClient
 from scipy.stats import binom
 
 from recsys.baselines.tuned import BASELINES
-from recsys.config import (
-    Backtest,
-    DataConfig,
-    Experiment,
-    Search,
-    Suite,
-    TrackingConfig,
-    parse_experiment,
-)
+from recsys.config.data import Backtest, DataConfig
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.files import parse_experiment
+from recsys.config.suite import Search, Suite
 from recsys.data.histories import Histories
 from recsys.data.preparation import fold_configs
 from recsys.data.prepared import Part, PreparedDataset, prepare

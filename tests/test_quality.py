@@ -13,7 +13,7 @@ import pytest
 
 import recsys
 from recsys import PreparedDataset
-from recsys.config import parse_experiment
+from recsys.config.files import parse_experiment
 from recsys.shop.simulation import make_shop
 
 pytestmark = pytest.mark.slow

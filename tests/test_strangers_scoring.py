@@ -17,7 +17,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import recsys
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.errors import InputError
 from recsys.experiments.results import register
 

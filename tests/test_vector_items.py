@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import parse_experiment
+from recsys.config.files import parse_experiment
 from recsys.data.features import Encoders, FeatureEncoder, features_of
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue

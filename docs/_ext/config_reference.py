@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from recsys import config
-from recsys.config import Section
+from recsys.config.experiment import Experiment
+from recsys.config.section import Section
+from recsys.config.suite import Search, Suite
 
 ROOTS = {
-    "The experiment": config.Experiment,
-    "Suites (recsys suite)": config.Suite,
-    "Searches (recsys tune)": config.Search,
+    "The experiment": Experiment,
+    "Suites (recsys suite)": Suite,
+    "Searches (recsys tune)": Search,
 }
 """The sections that have a YAML file of their own, by the title of their part of the page."""
 
@@ -58,7 +59,7 @@ def _path(title: str, name: str) -> str:
     """A field's name below a title; the fields of an experiment need none before them."""
     if title not in ROOTS:
         return f"{title}.{name}"
-    return name if ROOTS[title] is config.Experiment else f"{title}: {name}"
+    return name if ROOTS[title] is Experiment else f"{title}: {name}"
 
 
 def _held(annotation: object) -> Iterator[type[Section]]:

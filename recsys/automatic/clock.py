@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from recsys.baselines.counts import Popularity
-from recsys.config import Experiment
+from recsys.config.experiment import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError

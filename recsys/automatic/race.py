@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from recsys.automatic.racer import Context, MeasuredBaseline, Racer, names_of
 from recsys.baselines.tuned import BASELINES
-from recsys.config import AveragedConfig, Experiment
+from recsys.config.experiment import Experiment
+from recsys.config.model import AveragedConfig
 from recsys.errors import InputError
 from recsys.experiments.baselines import baselines_of
 from recsys.experiments.trainings import mean_of

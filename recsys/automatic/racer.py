@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from recsys.automatic.clock import Clock, Speed
 from recsys.automatic.rules import Kind, Plan
 from recsys.baselines.tuned import BASELINES
-from recsys.config import Experiment
+from recsys.config.experiment import Experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout

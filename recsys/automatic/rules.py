@@ -17,15 +17,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import (
-    DataConfig,
-    Experiment,
-    Feature,
-    GlobalTime,
-    Split,
-    TrackingConfig,
-    parse_experiment,
-)
+from recsys.config.data import DataConfig, GlobalTime, Split
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.files import parse_experiment
+from recsys.config.model import Feature
 from recsys.data.database import dates_in, numbers_in, present
 from recsys.data.features import COLUMN_CLASSES, FeatureCells
 from recsys.data.histories import Histories

@@ -29,7 +29,9 @@ from recsys.automatic.rules import (
     choose_split,
     propose,
 )
-from recsys.config import DataConfig, Experiment, dump_experiment, flatten, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment
+from recsys.config.files import dump_experiment, flatten, parse_experiment
 from recsys.data.audit import audit
 from recsys.data.features import Encoders
 from recsys.data.frames import readable_again

@@ -26,7 +26,7 @@ from recsys.baselines.transitions import (
     PCTMSettings,
     SequentialRules,
 )
-from recsys.config import DataConfig
+from recsys.config.data import DataConfig
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.evaluation.tables import evaluate

@@ -26,7 +26,9 @@ from typing import (
 import typer
 from typer import Argument, Option
 
-from recsys.config import DataConfig, Experiment, TrackingConfig, load_experiment, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.files import load_experiment, parse_experiment
 from recsys.console import AS_JSON
 from recsys.data.audit import audit
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words

@@ -26,7 +26,8 @@ from recsys.cli.options import (
     read_preparation,
     store_of,
 )
-from recsys.config import DataConfig, find_config, presets, read_config
+from recsys.config.data import DataConfig
+from recsys.config.files import find_config, presets, read_config
 from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.audit import audit
 from recsys.data.manifest import Manifest

@@ -27,7 +27,9 @@ from recsys.cli.options import (
     store_of,
     with_uri,
 )
-from recsys.config import Experiment, GivenItems, Search, load_section, load_suite
+from recsys.config.experiment import Experiment, GivenItems
+from recsys.config.files import load_section
+from recsys.config.suite import Search, load_suite
 from recsys.console import AS_JSON, say, show_comparison, show_rows, show_segments
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError

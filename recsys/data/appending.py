@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 import polars as pl
 
-from recsys.config import ROW_ORDER, TIME_IS_NUMBER, DataConfig
+from recsys.config.data import ROW_ORDER, TIME_IS_NUMBER, DataConfig
 from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD

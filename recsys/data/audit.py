@@ -12,7 +12,7 @@ from typing import Literal, cast
 import numpy as np
 import polars as pl
 
-from recsys.config import LeaveLastBasketOut, LeaveLastOut, UserHoldout
+from recsys.config.data import LeaveLastBasketOut, LeaveLastOut, UserHoldout
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import TargetPositions, user_blocks

@@ -9,7 +9,7 @@ from typing import Literal
 
 import polars as pl
 
-from recsys.config import ROW_ORDER, Columns
+from recsys.config.data import ROW_ORDER, Columns
 from recsys.data.database import dates_in, numbers_in, present
 from recsys.data.times import fitting_forms
 from recsys.errors import InputError

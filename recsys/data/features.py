@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors import torch as torch_files
 from torch import Tensor
 
-from recsys.config import Feature, ModelConfig
+from recsys.config.model import Feature, ModelConfig
 from recsys.data.database import MISSING_WORDS
 from recsys.data.entity_tables import BOOLEANS, as_lists, is_vectors, plain_text
 from recsys.data.histories import Features, FeatureTable, Int64s

@@ -16,7 +16,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from recsys.config import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
+from recsys.config.data import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import WORDS, guess_columns
 from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
 from recsys.data.splits import BLOCK

@@ -11,7 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from recsys.config import Columns, Section
+from recsys.config.data import Columns
+from recsys.config.section import Section
 from recsys.data.histories import PAD, Int32s, Int64s
 from recsys.data.splits import BLOCK, user_blocks
 from recsys.errors import InputError

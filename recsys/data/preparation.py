@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from recsys.config import Backtest, DataConfig
+from recsys.config.data import Backtest, DataConfig
 from recsys.data.database import in_one_line, memory_setting
 from recsys.data.database import name as quoted
 from recsys.data.entity_tables import as_lists, is_vectors, user_of_session, with_features

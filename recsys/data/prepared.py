@@ -14,7 +14,8 @@ import polars as pl
 from narwhals.typing import IntoSeries
 from numpy.typing import ArrayLike, NDArray
 
-from recsys.config import Columns, DataConfig, RequestTime, Split
+from recsys.config.data import Columns, DataConfig, Split
+from recsys.config.experiment import RequestTime
 from recsys.data.database import check_memory
 from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recsys.config import Columns, DataConfig
+from recsys.config.data import Columns, DataConfig
 from recsys.data.database import MISSING_WORDS, name
 from recsys.data.log import conditions_of
 from recsys.data.tables import OpenTable, open_table

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from recsys.config import (
+from recsys.config.data import (
     Backtest,
     ChosenTargets,
     GlobalTime,

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import time_value
+from recsys.config.data import time_value
 from recsys.data.database import computed, dates_in, numbers_in, present, text, with_nulls
 
 # --- Forms of dates -------------------------------------------------------------------------------

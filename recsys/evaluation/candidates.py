@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.config import AllItems, EvaluationConfig, GivenItems, SampledItems
+from recsys.config.experiment import AllItems, EvaluationConfig, GivenItems, SampledItems
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import Part, PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout

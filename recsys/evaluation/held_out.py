@@ -10,13 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import (
-    EvaluationConfig,
-    GlobalTime,
-    LeaveLastBasketOut,
-    LeaveLastOut,
-    RequestTime,
-)
+from recsys.config.data import GlobalTime, LeaveLastBasketOut, LeaveLastOut
+from recsys.config.experiment import EvaluationConfig, RequestTime
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError

@@ -10,7 +10,8 @@ from typing import Any
 
 from recsys.baselines.neighbours import MAX_ITEMS
 from recsys.baselines.tuned import BASELINES
-from recsys.config import Experiment, flatten
+from recsys.config.experiment import Experiment
+from recsys.config.files import flatten
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
 from recsys.evaluation.candidates import choose_candidates

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.config import Experiment, SequenceToSequenceConfig, flatten
+from recsys.config.experiment import Experiment
+from recsys.config.files import flatten
+from recsys.config.model import SequenceToSequenceConfig
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates, choose_candidates

@@ -13,7 +13,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from recsys.config import Experiment, flatten
+from recsys.config.experiment import Experiment
+from recsys.config.files import flatten
 from recsys.data.histories import PAD, Features, FeatureTable, Histories, Int32s
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOut

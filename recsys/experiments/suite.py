@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from recsys.config import Experiment, Suite, SuiteEntry, flatten
+from recsys.config.experiment import Experiment
+from recsys.config.files import flatten
+from recsys.config.suite import Suite, SuiteEntry
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, pool_folds

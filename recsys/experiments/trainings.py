@@ -12,16 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recsys.config import (
-    AveragedConfig,
-    AveragedMember,
-    Experiment,
-    LeaveLastBasketOut,
-    LeaveLastOut,
-    StartConfig,
-    continued,
-    flatten,
-)
+from recsys.config.data import LeaveLastBasketOut, LeaveLastOut
+from recsys.config.experiment import Experiment, StartConfig
+from recsys.config.files import continued, flatten
+from recsys.config.model import AveragedConfig, AveragedMember
 from recsys.data.histories import PAD
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout

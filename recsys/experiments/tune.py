@@ -12,15 +12,10 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from recsys.config import (
-    AveragedConfig,
-    Experiment,
-    Range,
-    Search,
-    dump_experiment,
-    flatten,
-    parse_experiment,
-)
+from recsys.config.experiment import Experiment
+from recsys.config.files import dump_experiment, flatten, parse_experiment
+from recsys.config.model import AveragedConfig
+from recsys.config.suite import Range, Search
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
 from recsys.folders.atomic import new_file, sole_use

@@ -11,7 +11,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from recsys.config import AveragedConfig, Experiment, FeatureReaderConfig, ModelConfig
+from recsys.config.experiment import Experiment
+from recsys.config.model import AveragedConfig, FeatureReaderConfig, ModelConfig
 from recsys.data.database import check_memory
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors, features_of
 from recsys.data.histories import PAD, FeatureTable, Histories, Int32s, Int64s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from recsys.config import (
+from recsys.config.model import (
     AveragedConfig,
     FactorisationMachineConfig,
     HSTUConfig,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words

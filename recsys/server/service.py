@@ -17,7 +17,8 @@ import polars as pl
 import torch
 from fastapi import HTTPException
 
-from recsys.config import Columns, TrackingConfig
+from recsys.config.data import Columns
+from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, first_line, one_line
 from recsys.folders.manifest import MANIFEST

@@ -19,7 +19,9 @@ from safetensors.torch import load_file, save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_baseline
-from recsys.config import Experiment, Section, dump_experiment, load_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import dump_experiment, load_experiment
+from recsys.config.section import Section
 from recsys.data.columns import plain_name
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.histories import PAD, Float32s

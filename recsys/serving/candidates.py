@@ -14,7 +14,7 @@ from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
-from recsys.config import Columns
+from recsys.config.data import Columns
 from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.prepared import Vocabulary

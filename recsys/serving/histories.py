@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from narwhals.typing import IntoSeries
 
-from recsys.config import Columns, DataConfig, LeaveLastOut
+from recsys.config.data import Columns, DataConfig, LeaveLastOut
 from recsys.data.database import present
 from recsys.data.entity_tables import plain_ids, user_of_session
 from recsys.data.features import NO_ENCODERS, Encoders

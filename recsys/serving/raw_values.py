@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.config import time_value
+from recsys.config.data import time_value
 from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.prepared import Vocabulary

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from recsys.config import Columns
+from recsys.config.data import Columns
 from recsys.data.frames import Frame, frame_like
 from recsys.data.histories import PAD, Bools, Float32s, Int32s, Int64s
 from recsys.data.prepared import PreparedDataset, Vocabulary

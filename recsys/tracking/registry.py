@@ -24,7 +24,7 @@ from mlflow.store.artifact.utils.models import get_model_name_and_version
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array
 
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.errors import InputError, one_line
 from recsys.tracking.artifacts import BUNDLE
 from recsys.tracking.store import existing_store, open_store, refuse_broken_store

@@ -13,7 +13,7 @@ import polars as pl
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from recsys.config import WITH_COUNTS, TrackingConfig
+from recsys.config.experiment import WITH_COUNTS, TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Source, source_of

@@ -15,7 +15,7 @@ from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy.exc import SQLAlchemyError
 
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.errors import InputError, one_line
 from recsys.folders.atomic import new_file, sole_use
 

@@ -21,7 +21,7 @@ from mlflow.utils.file_utils import local_file_uri_to_path
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from mlflow.utils.uri import is_local_uri
 
-from recsys.config import Experiment, TrackingConfig
+from recsys.config.experiment import Experiment, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated, one_line, undivided
 from recsys.evaluation.candidates import Candidates, protocol_tags

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import distributed
 
-from recsys.config import Experiment
+from recsys.config.experiment import Experiment
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
-from recsys.config import TrainingConfig
+from recsys.config.experiment import TrainingConfig
 from recsys.data.batches import EpochBatches
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable

@@ -23,7 +23,8 @@ from pytorch_lightning.trainer.states import TrainerStatus
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from recsys.config import AveragedConfig, Experiment, MaskedItemConfig, SequenceToSequenceConfig
+from recsys.config.experiment import Experiment
+from recsys.config.model import AveragedConfig, MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import EpochBatches, Replay, TrainingBatches, histories_after
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset, TrainedOn

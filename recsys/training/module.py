@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, distributed, float64, nn
 
-from recsys.config import (
+from recsys.config.experiment import (
     CrossEntropy,
     GeneralisedBinaryCrossEntropy,
     LossConfig,

@@ -25,7 +25,8 @@ from recsys.automatic.rules import (
     choose_split,
     propose,
 )
-from recsys.config import DataConfig, FeatureReaderConfig, GlobalTime, NextItemConfig, Split
+from recsys.config.data import DataConfig, GlobalTime, Split
+from recsys.config.model import FeatureReaderConfig, NextItemConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts

@@ -17,13 +17,9 @@ from recsys.automatic.clock import Speed
 from recsys.automatic.racer import Context, Racer, State
 from recsys.automatic.rules import Plan
 from recsys.automatic.run import fit_log
-from recsys.config import (
-    AveragedConfig,
-    Experiment,
-    FeatureReaderConfig,
-    TrackingConfig,
-    load_experiment,
-)
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.files import load_experiment
+from recsys.config.model import AveragedConfig, FeatureReaderConfig
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import fit_baseline

@@ -15,7 +15,8 @@ from recsys.automatic import race, run
 from recsys.automatic.clock import Clock, Speed
 from recsys.automatic.racer import Context, MeasuredBaseline, Racer, State
 from recsys.automatic.rules import LogFacts, Plan, Preset, choose_settings, propose
-from recsys.config import AveragedConfig, dump_experiment, load_experiment
+from recsys.config.files import dump_experiment, load_experiment
+from recsys.config.model import AveragedConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts

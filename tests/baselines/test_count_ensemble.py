@@ -17,7 +17,8 @@ from safetensors.numpy import save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.config import DotProduct, TargetAttention, parse_experiment
+from recsys.config.files import parse_experiment
+from recsys.config.model import DotProduct, TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.splits import Holdout

@@ -12,7 +12,8 @@ from mlflow import MlflowClient
 from recsys.baselines import neighbours
 from recsys.baselines.counts import Popularity, latest_histories
 from recsys.baselines.tuned import BASELINES, Baseline
-from recsys.config import Experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.evaluation.tables import TopKTable

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from recsys.config import Experiment
+from recsys.config.experiment import Experiment
 from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue

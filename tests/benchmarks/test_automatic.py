@@ -14,7 +14,9 @@ import pytest
 
 from recsys.automatic.rules import Plan
 from recsys.automatic.run import fit_log
-from recsys.config import DataConfig, TrackingConfig, load_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import TrackingConfig
+from recsys.config.files import load_experiment
 from recsys.data.tables import TableSource
 from tests.benchmarks.generated_logs import GENERATED
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from recsys.config import Experiment, load_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import load_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import RankTable

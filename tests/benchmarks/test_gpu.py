@@ -12,7 +12,7 @@ import pytest
 import torch
 from problems import config_path
 
-from recsys.config import load_experiment
+from recsys.config.files import load_experiment
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue
 from tests.benchmarks.step_costs import measure_steps

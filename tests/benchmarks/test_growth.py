@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from recsys.config import DotProduct, Experiment, NextItemConfig, SampledSoftmax, TrainingConfig
+from recsys.config.experiment import Experiment, SampledSoftmax, TrainingConfig
+from recsys.config.model import DotProduct, NextItemConfig
 from recsys.data.histories import Histories
 from recsys.inference.catalogue import Catalogue
 from recsys.training.loop import build_batches

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from recsys.config import DotProduct, NextItemConfig
+from recsys.config.model import DotProduct, NextItemConfig
 from recsys.data.histories import Histories
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import top_k

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from recsys.baselines.tuned import BASELINES
-from recsys.config import EvaluationConfig, load_experiment
+from recsys.config.experiment import EvaluationConfig
+from recsys.config.files import load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.held_out import evaluate_lists
 from recsys.evaluation.metrics import bootstrap_means

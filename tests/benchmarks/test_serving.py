@@ -35,7 +35,8 @@ import torch
 from contest import from_environment
 from http_load import Load, measure
 
-from recsys.config import DotProduct, Experiment, NextItemConfig, TargetAttention, TrackingConfig
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.prepared import prepare
 from recsys.experiments.results import register
 from recsys.loading import bundle_folder

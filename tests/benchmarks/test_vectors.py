@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD  # type: ignore[import-untyped]
 from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
-from recsys.config import DataConfig, Experiment, load_experiment, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment
+from recsys.config.files import load_experiment, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import find_named_dataset, read_named

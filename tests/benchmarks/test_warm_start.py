@@ -15,7 +15,9 @@ import pytest
 from contest import from_environment
 
 import recsys
-from recsys.config import ChosenTargets, DataConfig, Experiment, GlobalTime, load_experiment
+from recsys.config.data import ChosenTargets, DataConfig, GlobalTime
+from recsys.config.experiment import Experiment
+from recsys.config.files import load_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate

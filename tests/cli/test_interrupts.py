@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from recsys.config import Experiment, TrackingConfig
+from recsys.config.experiment import Experiment, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import Terminated, terminate, undivided
 from recsys.tracking.tracker import track

@@ -13,7 +13,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from recsys.config import Experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit

@@ -6,23 +6,19 @@ from typing import Any
 
 import pytest
 
-from recsys.config import (
-    DataConfig,
-    DotProduct,
-    Experiment,
-    NextItemConfig,
-    Search,
-    TargetAttention,
-    TrainingConfig,
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment, TrainingConfig
+from recsys.config.files import (
     continued,
     dump_experiment,
     find_config,
     flatten,
     load_experiment,
     load_section,
-    load_suite,
     parse_experiment,
 )
+from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
+from recsys.config.suite import Search, load_suite
 from recsys.errors import InputError
 from tests.helpers.commands import refused, run, run_json
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import recsys
-from recsys.config import Columns, DataConfig
+from recsys.config.data import Columns, DataConfig
 from recsys.data.appending import append
 from recsys.data.histories import PAD
 from recsys.data.log import log_of_rows

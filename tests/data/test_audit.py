@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import Columns, DataConfig, GlobalTime, LeaveLastOut, Split, UserHoldout
+from recsys.config.data import Columns, DataConfig, GlobalTime, LeaveLastOut, Split, UserHoldout
 from recsys.data import audit as audit_module
 from recsys.data.audit import Finding, audit
 from recsys.data.prepared import prepare

@@ -15,7 +15,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import torch
 
-from recsys.config import DataConfig, Feature, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.files import parse_experiment
+from recsys.config.model import Feature
 from recsys.data.appending import append
 from recsys.data.features import Encoders, FeatureEncoder, features_of
 from recsys.data.prepared import prepare

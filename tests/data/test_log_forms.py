@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from recsys.config import Columns
+from recsys.config.data import Columns
 from recsys.data.appending import append
 from recsys.data.columns import guess_columns
 from recsys.data.prepared import PreparedDataset, prepare

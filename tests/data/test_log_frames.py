@@ -22,7 +22,7 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from recsys.config import Columns, DataConfig
+from recsys.config.data import Columns, DataConfig
 from recsys.data.appending import append
 from recsys.data.log import KEPT, read_log, settle
 from recsys.data.prepared import prepare

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from recsys.config import DataConfig, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.files import parse_experiment
 from recsys.data.database import check_memory, memory_limit
 from recsys.data.prepared import prepare
 from recsys.errors import InputError

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import DataConfig, GlobalTime
+from recsys.config.data import DataConfig, GlobalTime
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recsys.config import DataConfig
+from recsys.config.data import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256

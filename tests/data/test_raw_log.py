@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from recsys.config import Columns, DataConfig, GlobalTime
+from recsys.config.data import Columns, DataConfig, GlobalTime
 from recsys.data.prepared import Vocabulary, prepare
 from recsys.errors import InputError
 from recsys.serving.candidates import read_candidates

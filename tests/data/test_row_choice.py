@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import recsys
-from recsys.config import Columns, DataConfig, GlobalTime
+from recsys.config.data import Columns, DataConfig, GlobalTime
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from tests.helpers.terminal import Terminal

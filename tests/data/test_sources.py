@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.config import Columns, DataConfig
+from recsys.config.data import Columns, DataConfig
 from recsys.data import sources
 from recsys.data.sources import (
     DATASETS,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recsys.config import (
+from recsys.config.data import (
     Backtest,
     DataConfig,
     GlobalTime,
@@ -20,8 +20,8 @@ from recsys.config import (
     LeaveLastOut,
     Split,
     UserHoldout,
-    parse_experiment,
 )
+from recsys.config.files import parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.data.splits import (

@@ -14,14 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from recsys.config import (
-    DataConfig,
-    EvaluationConfig,
-    Experiment,
-    LeaveLastOut,
-    TargetAttention,
-    parse_experiment,
-)
+from recsys.config.data import DataConfig, LeaveLastOut
+from recsys.config.experiment import EvaluationConfig, Experiment
+from recsys.config.files import parse_experiment
+from recsys.config.model import TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

@@ -15,7 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from recsys.config import Experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.features import Encoders
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

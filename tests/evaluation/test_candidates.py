@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from recsys.baselines.counts import Popularity
-from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, SampledItems
+from recsys.config.data import DataConfig, LeaveLastOut
+from recsys.config.experiment import EvaluationConfig, SampledItems
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.data.splits import Holdout

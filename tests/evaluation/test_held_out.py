@@ -13,15 +13,9 @@ from mlflow import MlflowClient
 from numpy.typing import NDArray
 
 from recsys.baselines.counts import Popularity, RepeatCounts
-from recsys.config import (
-    DataConfig,
-    EvaluationConfig,
-    Experiment,
-    LeaveLastBasketOut,
-    LeaveLastOut,
-    Split,
-    parse_experiment,
-)
+from recsys.config.data import DataConfig, LeaveLastBasketOut, LeaveLastOut, Split
+from recsys.config.experiment import EvaluationConfig, Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

@@ -7,7 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.config import Experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout

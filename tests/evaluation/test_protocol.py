@@ -7,7 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.config import DataConfig, EvaluationConfig, LeaveLastOut, flatten, parse_experiment
+from recsys.config.data import DataConfig, LeaveLastOut
+from recsys.config.experiment import EvaluationConfig
+from recsys.config.files import flatten, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.evaluation.candidates import Candidates, protocol_tags

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from recsys.baselines.counts import Popularity
-from recsys.config import ChosenTargets, DataConfig, GlobalTime, KnownHistory
+from recsys.config.data import ChosenTargets, DataConfig, GlobalTime, KnownHistory
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.held_out import with_segments
 from recsys.evaluation.tables import RankTable, evaluate

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.config import Backtest, DataConfig, GlobalTime
+from recsys.config.data import Backtest, DataConfig, GlobalTime
 from recsys.data.preparation import fold_configs
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.splits import folds

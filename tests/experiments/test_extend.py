@@ -14,7 +14,9 @@ import recsys
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.counts import Popularity
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue

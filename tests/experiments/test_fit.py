@@ -17,7 +17,9 @@ from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from recsys.config import DataConfig, Experiment, TrackingConfig, TrainingConfig, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment, TrackingConfig, TrainingConfig
+from recsys.config.files import parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

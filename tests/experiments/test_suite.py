@@ -10,7 +10,9 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
-from recsys.config import Experiment, Suite, flatten, load_suite
+from recsys.config.experiment import Experiment
+from recsys.config.files import flatten
+from recsys.config.suite import Suite, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import suite as suite_module

@@ -10,14 +10,9 @@ import optuna
 import pytest
 import yaml
 
-from recsys.config import (
-    Experiment,
-    Search,
-    flatten,
-    load_experiment,
-    load_section,
-    parse_experiment,
-)
+from recsys.config.experiment import Experiment
+from recsys.config.files import flatten, load_experiment, load_section, parse_experiment
+from recsys.config.suite import Search
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import tune as tune_module

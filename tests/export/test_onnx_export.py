@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.config import (
+from recsys.config.experiment import Experiment
+from recsys.config.model import (
     DotProduct,
-    Experiment,
     FactorisationMachineConfig,
     HSTUConfig,
     KernelAttention,

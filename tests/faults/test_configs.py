@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.config import Experiment, load_experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import load_experiment, parse_experiment
 from recsys.errors import InputError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from recsys.config import DataConfig, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
 from recsys.folders.atomic import new_file, new_folder, recover

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from mlflow import MlflowClient
 
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.console import show_frame
 from recsys.data.prepared import prepare
 from recsys.tracking.store import open_store

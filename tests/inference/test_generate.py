@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import recsys
-from recsys.config import Experiment, SequenceToSequenceConfig
+from recsys.config.experiment import Experiment
+from recsys.config.model import SequenceToSequenceConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError

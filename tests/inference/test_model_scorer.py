@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config import (
+from recsys.config.model import (
     AveragedConfig,
     AveragedMember,
     DotProduct,

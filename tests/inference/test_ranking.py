@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.config import TargetAttention
+from recsys.config.model import TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError

@@ -16,7 +16,8 @@ from torch import nn
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.config import Experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout

@@ -13,12 +13,13 @@ import torch
 from mlflow import MlflowClient
 from torch import nn
 
-from recsys.config import (
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment
+from recsys.config.files import load_experiment, parse_experiment
+from recsys.config.model import (
     AveragedConfig,
     AveragedMember,
-    DataConfig,
     DotProduct,
-    Experiment,
     FactorisationMachineConfig,
     Feature,
     HSTUConfig,
@@ -26,8 +27,6 @@ from recsys.config import (
     MaskedItemConfig,
     NextItemConfig,
     TargetAttention,
-    load_experiment,
-    parse_experiment,
 )
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.config import parse_experiment
+from recsys.config.files import parse_experiment
 from recsys.model.attention import MultiHeadAttention, RotaryPositions, causal_mask, padding_mask
 from recsys.model.build import build_model
 from recsys.model.embeddings import SinusoidalPositions

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.config import SequenceToSequenceConfig
+from recsys.config.model import SequenceToSequenceConfig
 from recsys.errors import InputError
 from recsys.model.build import build_model
 from recsys.model.sequence_to_sequence import (

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.batches import TrainingBatches
 from recsys.data.features import Encoders
 from recsys.data.prepared import PreparedDataset, prepare

@@ -6,14 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from recsys.config import (
-    CrossEntropy,
-    DotProduct,
-    HSTUConfig,
-    NextItemConfig,
-    SampledSoftmax,
-    TargetAttention,
-)
+from recsys.config.experiment import CrossEntropy, SampledSoftmax
+from recsys.config.model import DotProduct, HSTUConfig, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemFeatureEmbeddings
 from recsys.model.models import Model, ModelInputs

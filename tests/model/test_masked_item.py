@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from recsys.config import MaskedItemConfig
+from recsys.config.model import MaskedItemConfig
 from recsys.data.batches import TrainingBatches
 from recsys.data.histories import Histories
 from recsys.model.build import build_model

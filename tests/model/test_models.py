@@ -13,13 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys.config import (
-    Experiment,
-    HSTUConfig,
-    NextItemConfig,
-    TransformerConfig,
-    parse_experiment,
-)
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
+from recsys.config.model import HSTUConfig, NextItemConfig, TransformerConfig
 from recsys.model.attention import last_states
 from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end

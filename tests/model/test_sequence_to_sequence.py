@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from recsys.config import SequenceToSequenceConfig
+from recsys.config.model import SequenceToSequenceConfig
 from recsys.model.build import build_model
 from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence

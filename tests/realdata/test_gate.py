@@ -22,7 +22,7 @@ from recsys.baselines.transitions import (
     PUBLISHED_RULES,
     SequentialRules,
 )
-from recsys.config import DataConfig
+from recsys.config.data import DataConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import prepare
 from recsys.evaluation.tables import evaluate

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recsys.config import DataConfig
+from recsys.config.data import DataConfig
 from recsys.data.prepared import prepare
 
 pytestmark = [pytest.mark.realdata, pytest.mark.spark, pytest.mark.slow]

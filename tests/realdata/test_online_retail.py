@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import load_experiment
+from recsys.config.files import load_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 

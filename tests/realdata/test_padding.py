@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.config import DataConfig, load_experiment
+from recsys.config.data import DataConfig
+from recsys.config.files import load_experiment
 from recsys.data.batches import TrainingBatches, Windows
 from recsys.data.prepared import prepare
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.data.histories import Histories
 from recsys.data.splits import NextPurchases
 from recsys.errors import InputError

@@ -13,7 +13,7 @@ import pytest
 from mlflow import MlflowClient
 
 import recsys
-from recsys.config import TrackingConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.errors import InputError
 from recsys.reports.comparison import Comparison, compare
 from recsys.reports.comparison_page import (

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import parse_experiment
+from recsys.config.files import parse_experiment
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

@@ -15,14 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config import (
-    Columns,
-    DataConfig,
-    DotProduct,
-    EvaluationConfig,
-    Experiment,
-    HSTUConfig,
-)
+from recsys.config.data import Columns, DataConfig
+from recsys.config.experiment import EvaluationConfig, Experiment
+from recsys.config.model import DotProduct, HSTUConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.model.build import build_model
 from recsys.server.service import ServerSettings

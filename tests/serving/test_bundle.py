@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from recsys.config import DotProduct, TargetAttention
+from recsys.config.model import DotProduct, TargetAttention
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256

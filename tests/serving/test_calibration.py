@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from recsys.config import parse_experiment
+from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.baselines import fit_baseline

@@ -17,13 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
-from recsys.config import (
-    DotProduct,
-    Experiment,
-    KernelAttention,
-    NextItemConfig,
-    TargetAttention,
-)
+from recsys.config.experiment import Experiment
+from recsys.config.model import DotProduct, KernelAttention, NextItemConfig, TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from recsys.config import Columns, DataConfig
+from recsys.config.data import Columns, DataConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.inference import model_scorer

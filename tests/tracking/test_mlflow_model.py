@@ -19,7 +19,8 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 import recsys
-from recsys.config import DotProduct, Experiment, HSTUConfig, TrackingConfig
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.model import DotProduct, HSTUConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.experiments.baselines import fit_baseline

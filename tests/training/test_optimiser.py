@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from recsys.config import TrainingConfig
+from recsys.config.experiment import TrainingConfig
 from recsys.training.module import RowwiseAdamW, Schedule
 
 

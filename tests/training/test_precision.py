@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from recsys.config import Experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit

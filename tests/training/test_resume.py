@@ -13,7 +13,9 @@ import torch
 from mlflow import MlflowClient
 from safetensors import safe_open
 
-from recsys.config import DataConfig, Experiment, parse_experiment
+from recsys.config.data import DataConfig
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError

@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recsys.config import (
+from recsys.config.experiment import (
     BinaryCrossEntropy,
     CrossEntropy,
-    DotProduct,
     GeneralisedBinaryCrossEntropy,
     LossConfig,
-    NextItemConfig,
     SampledLossConfig,
     SampledSoftmax,
-    TargetAttention,
 )
+from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
 from recsys.model.models import Model, ModelInputs
 from recsys.training.losses import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from recsys.config import DataConfig
+from recsys.config.data import DataConfig
 from recsys.data.prepared import prepare
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop

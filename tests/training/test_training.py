@@ -9,7 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from recsys.config import Experiment, parse_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.splits import Holdout

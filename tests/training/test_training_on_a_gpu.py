@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from recsys.config import Experiment, TrackingConfig, parse_experiment
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.files import parse_experiment
 from recsys.data.batches import SequenceBatch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit

@@ -12,7 +12,9 @@ import torch
 from mlflow import MlflowClient
 
 import recsys
-from recsys.config import DataConfig, Experiment, GlobalTime, parse_experiment
+from recsys.config.data import DataConfig, GlobalTime
+from recsys.config.experiment import Experiment
+from recsys.config.files import parse_experiment
 from recsys.data.batches import Replay, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare

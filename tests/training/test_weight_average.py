@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.config import DotProduct, TrainingConfig
+from recsys.config.experiment import TrainingConfig
+from recsys.config.model import DotProduct
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue

@@ -16,7 +16,8 @@ import sys
 import duckdb
 from measured import measured
 
-from recsys.config import DotProduct, Experiment, NextItemConfig, SampledSoftmax, TrainingConfig
+from recsys.config.experiment import Experiment, SampledSoftmax, TrainingConfig
+from recsys.config.model import DotProduct, NextItemConfig
 from recsys.data.audit import audit
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.inference.catalogue import Catalogue

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from side import K, Problem, Settings, Stopwatch, TimeUp, emit, emit_timed, main, peak_mib
 
-from recsys.config import Experiment, load_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import load_experiment
 from recsys.data.histories import PAD, Histories
 from recsys.data.splits import Holdout
 from recsys.evaluation.tables import evaluate

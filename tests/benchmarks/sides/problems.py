@@ -12,7 +12,9 @@ from contest import from_environment
 from numpy.typing import NDArray
 from side import Problem, Settings
 
-from recsys.config import Experiment, NextItemConfig, load_experiment
+from recsys.config.experiment import Experiment
+from recsys.config.files import load_experiment
+from recsys.config.model import NextItemConfig
 from recsys.data.prepared import prepare
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
