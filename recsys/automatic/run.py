@@ -145,7 +145,8 @@ def _run(
     dataset = encoders.read(dataset)
     catalogue = Catalogue.read(dataset.num_items, encoders, dataset.item_table)
     trees = {kind.name: kind.experiment.model_dump(mode="json") for kind in kinds}
-    state = State.open(plan.out, {"dataset": dataset.fingerprint} | trees, fresh=plan.fresh)
+    facts_of_run = {"dataset": dataset.fingerprint, "limit": clock.limit} | trees
+    state = State.open(plan.out, facts_of_run, fresh=plan.fresh)
     clock.before = state.seconds
     held_out = HeldOutParts.find(dataset, protocol.evaluation.request_time)
     line.say("measuring the speed")

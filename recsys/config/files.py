@@ -152,7 +152,8 @@ def _parse_yaml(text: str, origin: str) -> Any:
     try:
         return _Loader(text).get_single_data()
     except _YAML_ERRORS as error:
-        raise InputError(f"{origin}: not valid YAML: {one_line(error, 300)}") from error
+        problem = str(error).replace(' in "<unicode string>",', " in")
+        raise InputError(f"{origin}: not valid YAML: {one_line(problem, 300)}") from error
 
 
 class _Loader(yaml.SafeLoader):

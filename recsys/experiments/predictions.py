@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -16,7 +17,7 @@ from torch import Tensor
 from recsys.config.experiment import Experiment
 from recsys.config.files import flatten
 from recsys.data.histories import PAD, Features, FeatureTable, Histories, Int32s
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
@@ -25,8 +26,9 @@ from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.metrics import Interval
 from recsys.experiments.results import Results
 from recsys.inference.scorer import Scored
-from recsys.serving.candidates import pairs_of
 from recsys.tracking.tracker import track
+
+logger = logging.getLogger(__name__)
 
 
 class Predicted(NamedTuple):
@@ -74,8 +76,7 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
     Rows of users or items that the dataset lacks are left out, with a warning.
 
     Raises:
-        InputError: the table cannot be read, a score is no number, a pair has two, or the dataset
-            lacks all users or all items.
+        InputError: the table cannot be read, a score is no number, or a pair has two.
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "the predictions"
     table = read_table(source, ["user_id", "item_id", "score"], origin)
@@ -83,9 +84,13 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
     if len(wrong := (scores.is_null() | scores.is_nan()).arg_true()):
         row = int(wrong[0])
         raise InputError(f"{origin}: row {row + 1}: score {table['score'][row]!r} is no number")
-    raw = table["item_id"], table["user_id"]
-    (users, items), rows = pairs_of(raw, dataset.user_ids, dataset.vocabulary, strict=False)
-    frame = pl.DataFrame({"user": users, "item": items, "score": scores.to_numpy()[rows]})
+    users = Vocabulary(dataset.user_ids).encode(table["user_id"]).astype(np.int64) - 1
+    items = dataset.vocabulary.encode(table["item_id"]).astype(np.int64)
+    frame = pl.DataFrame({"user": users, "item": items, "score": scores})
+    frame = frame.filter(pl.col("user") >= 0, pl.col("item") != PAD)
+    if lacking := len(table) - len(frame):
+        message = "%s: %d of %d rows are of users or items that the dataset lacks: left out"
+        logger.warning(message, origin, lacking, len(table))
     twice = frame.filter(pl.struct("user", "item").is_duplicated())
     if len(twice):
         user, item, _ = twice.row(0)
@@ -93,7 +98,7 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
         raise InputError(f"{origin}: user_id {user_id!r} has item_id {item_id!r} twice")
     levels = frame.select(pl.col("score").rank("dense").over("user").cast(pl.Float32))["score"]
     shape = dataset.num_users, dataset.num_items + 1
-    return GivenScores(csr_array((levels.to_numpy(), (users, items)), shape=shape))
+    return GivenScores(csr_array((levels.to_numpy(), (frame["user"], frame["item"])), shape=shape))
 
 
 def evaluate_predictions(

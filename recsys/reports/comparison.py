@@ -19,7 +19,13 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics import Interval, Source, bootstrap_means, is_per_user, source_of
-from recsys.reports.statistics import ALPHA, PairedResult, holm, paired_difference
+from recsys.reports.statistics import (
+    ALPHA,
+    PairedResult,
+    differing_fields,
+    holm,
+    paired_difference,
+)
 from recsys.tracking.artifacts import COSTS
 from recsys.tracking.runs import EvaluatedRun, differing_tags, find_runs, run_label
 
@@ -246,8 +252,8 @@ def compare(
                 f"{labels} differ in {tags[0]}: {ours!r} and {theirs!r}; "
                 "compare models evaluated under one protocol"
             )
-        if (one := first.ranks.protocol) != (another := other.ranks.protocol):
-            raise InputError(f"{labels}: their rank tables differ: {one} and {another}")
+        if differing := differing_fields(first.ranks.protocol, other.ranks.protocol):
+            raise InputError(f"{labels}: their rank tables differ in {', '.join(differing)}")
     common = _on_common_targets(evaluated)
     if common and "logged" in sources:
         raise InputError(

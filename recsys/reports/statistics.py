@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from recsys.errors import InputError
 from recsys.evaluation.metrics import bootstrap_means, chunks
-from recsys.evaluation.tables import NextListTable, RankTable
+from recsys.evaluation.tables import NextListTable, RankTable, TableProtocol
 
 Table = TypeVar("Table", RankTable, NextListTable)
 
@@ -37,6 +38,12 @@ class PairedResult(NamedTuple):
         return PairedResult(-self.difference, -self.high, -self.low, self.p_value)
 
 
+def differing_fields(a: TableProtocol, b: TableProtocol) -> list[str]:
+    """Return the names of the fields in which two protocols differ."""
+    names = (field.name for field in fields(a))
+    return [name for name in names if getattr(a, name) != getattr(b, name)]
+
+
 def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
     """Test the difference of two tables of the same targets in a metric that they know.
 
@@ -48,10 +55,11 @@ def paired_test(a: Table, b: Table, metric: str, seed: int = 0) -> PairedResult:
         InputError: the tables differ in protocol, users or targets, or there is no such metric.
     """
     keys = ["user", "target" if "target" in a.frame.columns else "targets"]
-    if a.protocol != b.protocol or not a.frame[keys].equals(b.frame[keys]):
-        raise InputError(
-            f"{a.noun}s differ in protocol, users or targets: {a.protocol} and {b.protocol}"
-        )
+    differing = differing_fields(a.protocol, b.protocol)
+    if not differing and not a.frame[keys].equals(b.frame[keys]):
+        differing = ["users or targets"]
+    if differing:
+        raise InputError(f"{a.noun}s differ in {', '.join(differing)}")
     return paired_difference(a.values(metric), b.values(metric), seed)
 
 

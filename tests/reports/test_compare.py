@@ -409,7 +409,11 @@ def test_what_a_run_does_not_have_is_named(
     label = r"\(\w{8}\)"
     for runs, metric, message in (
         (["valid"], "mrr", rf"run valid {label}: has no rank table ranks_test.parquet"),
-        (["a", "b"], "mrr", rf"runs a {label} and b {label}: their rank tables differ: .*=2000, "),
+        (
+            ["a", "b"],
+            "mrr",
+            rf"runs a {label} and b {label}: their rank tables differ in num_items$",
+        ),
         (["a"], "novelty_at_10", rf"run a {label}: did not log test/novelty_at_10$"),
         (["a"], "next_f1_at_2", rf"run a {label}: has no lists of next purchases"),
         (["b"], "next_f1_at_5", ".*'next_f1_at_5': must be one of next_recall_at_2, next_"),

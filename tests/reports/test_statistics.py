@@ -109,15 +109,16 @@ def other(column: str, values: list[int]) -> RankTable:
 
 
 @pytest.mark.parametrize(
-    "table",
+    ("table", "words"),
     [
-        ranked([1, 2, 3], num_items=99),
-        ranked([1, 2, 3], seen="allow"),
-        ranked([1, 2]),
-        other("user", [0, 7, 2]),
-        other("target", [1, 1, 9]),
+        (ranked([1, 2, 3], part="valid"), "part"),
+        (ranked([1, 2, 3], num_items=99), "num_items"),
+        (ranked([1, 2, 3], seen="allow", dropped=1), "seen, dropped"),
+        (ranked([1, 2]), "users or targets"),
+        (other("user", [0, 7, 2]), "users or targets"),
+        (other("target", [1, 1, 9]), "users or targets"),
     ],
 )
-def test_other_protocols_and_targets_are_refused(table: RankTable) -> None:
-    with pytest.raises(InputError, match="rank tables differ in protocol, users or targets: "):
+def test_other_protocols_and_targets_are_refused(table: RankTable, words: str) -> None:
+    with pytest.raises(InputError, match=f"rank tables differ in {words}$"):
         paired_test(ranked([1, 2, 3]), table, "mrr")
