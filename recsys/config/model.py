@@ -111,6 +111,9 @@ class KernelAttention(Section):
     """Target attention as one dot product in a wider space (`KernelAttentionHead`)."""
 
     kind: Literal["kernel_attention"]
+    candidate_dropout: bool = True
+    """Whether candidates have dropout in training, as purchases have: better for a model alone, not
+    for a member of a mean, which gains by what members do not share."""
 
 
 class DotProduct(Section):

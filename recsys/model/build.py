@@ -78,7 +78,8 @@ def build_model(
         head = TargetAttentionHead(*sizes, pooling=config.head.pooling, dropout=dropout)
     elif isinstance(config.head, KernelAttention):
         prototypes, value_dim, half_life = 16, 8, 3.0
-        head = KernelAttentionHead(dim, prototypes, value_dim, half_life, dropout)
+        rates = dropout, dropout * config.head.candidate_dropout
+        head = KernelAttentionHead(dim, prototypes, value_dim, half_life, *rates)
     return NextItemModel(ItemEmbeddings(num_items, dim, features), encoder, head, inputs)
 
 

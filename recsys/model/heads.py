@@ -294,11 +294,17 @@ class KernelAttentionHead(Head, nn.Module):
     """
 
     def __init__(
-        self, embedding_dim: int, prototypes: int, value_dim: int, half_life: float, dropout: float
+        self,
+        embedding_dim: int,
+        prototypes: int,
+        value_dim: int,
+        half_life: float,
+        dropout: float,
+        candidate_dropout: float,
     ) -> None:
         super().__init__()
         self.width = prototypes * value_dim
-        self.dropout = Dropout(dropout)
+        self.dropout, self.candidate_dropout = Dropout(dropout), Dropout(candidate_dropout)
         self.key_prototypes = nn.Parameter(torch.randn(prototypes, embedding_dim))
         self.query_prototypes = nn.Parameter(self.key_prototypes.detach().clone())
         self.log_sharpness = nn.Parameter(torch.full((2,), math.log(10.0)))  # of τ
@@ -325,7 +331,7 @@ class KernelAttentionHead(Head, nn.Module):
         return super().represent_history(torch.cat([states.to(pooled.dtype), pooled], -1), embedded)
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        source = self.dropout(embeddings)
+        source = self.candidate_dropout(embeddings)
         features = self._features(source, self.query_prototypes, 1, self.value_query)
         wide = torch.cat([embeddings.to(features.dtype), features], -1)
         return super().represent_candidates(wide)
