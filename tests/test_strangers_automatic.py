@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -65,11 +64,9 @@ def test_threads_are_as_many_as_the_process_may_use() -> None:
 @pytest.mark.slow
 def test_an_answer_that_owes_the_network_nothing_has_the_name_of_its_counts() -> None:
     """One item tells the next one, which counts know at once."""
-    model = recsys.fit(chains(150, 12, noise=0.1), time_limit=3, preset="fast", name="mine")
-    manifest = json.loads((model.bundle.path / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["name"] in {"PCTM", "markov", "sequential rules"}
+    recsys.fit(chains(150, 12, noise=0.1), time_limit=3, preset="fast", name="mine")
     page = page_of("mine")
-    assert re.search(f"<h1>{manifest['name']}(, a baseline,)? is the answer", page)
+    assert re.search("<h1>(PCTM|markov|sequential rules)(, a baseline,)? is the answer", page)
     assert "model alone" in page
     assert "A random order of the items reaches" in page
 

@@ -112,8 +112,8 @@ class KernelAttention(Section):
 
     kind: Literal["kernel_attention"]
     candidate_dropout: bool = True
-    """Whether candidates have dropout in training, as purchases have: better for a model alone, not
-    for a member of a mean, which gains by what members do not share."""
+    """Whether candidates have dropout in training, as purchases have: better for a model alone; a
+    mean with dot products gains nothing by it."""
 
 
 class DotProduct(Section):

@@ -36,8 +36,9 @@ def _check_columns(row: Any) -> Any:
     return row
 
 
+_COLUMN = Annotated[StrictStr, Field(max_length=1_000, pattern=r"^[^\x00]*$")]  # Arrow panics at 0
 _CELL = _INTEGER | _NUMBER | StrictBool | _TEXT | None
-Row = Annotated[dict[str, _CELL], BeforeValidator(_check_columns)]
+Row = Annotated[dict[_COLUMN, _CELL], BeforeValidator(_check_columns)]
 """A row of a log."""
 Count = Annotated[StrictInt, Field(ge=1, le=_MOST)]
 
