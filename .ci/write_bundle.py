@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 import torch
 
-from recsys.config import Experiment, NextItemConfig
+from recsys.config.experiment import Experiment
+from recsys.config.model import NextItemConfig
 from recsys.data.prepared import prepare
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
