@@ -30,9 +30,9 @@ class Stage(NamedTuple):
         """Show that so many more units are done."""
         self.progress.update(self.task, advance=units)
 
-    def say(self, status: str) -> None:
-        """Show what is being done."""
-        self.progress.update(self.task, status=status)
+    def say(self, status: str, **fields: Any) -> None:
+        """Show what is being done, and other fields of the task."""
+        self.progress.update(self.task, status=status, **fields)
 
 
 def new_progress(console: Console = STDERR) -> Progress:

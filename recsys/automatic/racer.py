@@ -165,9 +165,7 @@ class Context:
         logger.debug("%s: %s; %.0f s left", self.plan.name, what, self.clock.left)
         if self.line is not None:
             ends = self.line.progress.get_time() + self.clock.left
-            self.line.progress.update(
-                self.line.task, completed=self.clock.spent, ends=ends, status=what
-            )
+            self.line.say(what, completed=self.clock.spent, ends=ends)
 
 
 @dataclass(eq=False)

@@ -121,9 +121,9 @@ def fit_log(
     with stage(f"{plan.name}: reading"):
         dataset, choices = _prepare(source, plan.name, with_words(config, words), items, users)
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
-    line = stage(plan.name, clock.limit)
-    with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), line as shown:
-        return _run(dataset, plan, clock, choices, shown, without_password(command))
+    shown = stage(plan.name, clock.limit)
+    with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), shown as line:
+        return _run(dataset, plan, clock, choices, line, without_password(command))
 
 
 def _run(

@@ -20,7 +20,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
 from recsys.folders.atomic import new_file, sole_use
 from recsys.inference.catalogue import Catalogue
-from recsys.progress import new_progress
+from recsys.progress import stage
 from recsys.tracking.tracker import config_fingerprint
 from recsys.training.epochs import MONITOR
 from recsys.training.loop import train, with_enough_epochs
@@ -129,8 +129,7 @@ def _search(
     search: Search,
     trials: int | None,
 ) -> None:
-    with new_progress() as progress:
-        bar = progress.add_task(f"{experiment.name}: trials", total=trials, status="")
+    with stage(f"{experiment.name}: trials", trials) as line:
 
         def attempt(trial: optuna.Trial) -> float:
             values = {name: _propose(trial, name, search) for name in search.space}
@@ -168,7 +167,7 @@ def _search(
         def show(_: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
             finished = _trials(study, TrialState.COMPLETE)
             best = f"best valid NDCG@10 {study.best_value:.4f}" if finished else ""
-            progress.update(bar, advance=1, status=best)
+            line.say(best, advance=1)
             value = "pruned" if trial.value is None else f"{trial.value:.4f}"
             logger.info("trial %d: %s, %s", trial.number, value, trial.params)
 

@@ -36,7 +36,7 @@ def _check_columns(row: Any) -> Any:
     return row
 
 
-_COLUMN = Annotated[StrictStr, Field(max_length=1_000, pattern=r"^[^\x00]*$")]  # Arrow panics at 0
+_COLUMN = Annotated[_TEXT, Field(pattern=r"^[^\x00]*$")]  # Arrow panics at 0
 _CELL = _INTEGER | _NUMBER | StrictBool | _TEXT | None
 Row = Annotated[dict[_COLUMN, _CELL], BeforeValidator(_check_columns)]
 """A row of a log."""

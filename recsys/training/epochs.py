@@ -19,7 +19,7 @@ from recsys.data.batches import EpochBatches
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable
 from recsys.inference.ranking import NotANumberError
-from recsys.progress import new_progress
+from recsys.progress import Stage
 from recsys.training.device import Precision
 from recsys.training.module import TrainingModule
 
@@ -254,19 +254,15 @@ _QUIET = 60.0
 
 
 class ProgressLine(pl.Callback):
-    """Shows one line for the entire training, or logs epochs if there is no terminal.
+    """Fills the line of a training, or logs epochs if there is no terminal.
 
     The time left is that of the epochs left, by the mean of the complete ones; in the first, by its
     steps. The recorder precedes this callback.
     """
 
-    def __init__(self, name: str, recorder: EpochRecorder) -> None:
-        self._name, self._recorder, self._progress = name, recorder, new_progress()
-        self._line = self._progress.add_task(f"training {name}", total=None, status="")
+    def __init__(self, name: str, recorder: EpochRecorder, line: Stage) -> None:
+        self._name, self._recorder, self._line, self._progress = name, recorder, line, line.progress
         self._shown, self._logged = -math.inf, self._progress.get_time()
-
-    def on_train_start(self, *_: object) -> None:
-        self._progress.start()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, _: object, outputs: Any, __: object, batch_idx: int
@@ -307,16 +303,9 @@ class ProgressLine(pl.Callback):
                 for epoch in curve.epochs
             )
             left = max(seconds / done * (last - done) - spent, 0.0)
-        self._progress.update(
-            self._line,
+        self._line.say(
+            status + loss,
             completed=done + steps_done,
             total=last if planned else None,
-            status=status + loss,
             ends=self._progress.get_time() + left if planned else None,
         )
-
-    def on_fit_end(self, *_: object) -> None:
-        self._progress.stop()
-
-    def on_exception(self, *_: object) -> None:
-        self._progress.stop()

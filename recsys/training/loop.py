@@ -9,7 +9,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -35,6 +35,7 @@ from recsys.inference.catalogue import Catalogue, grown_weights
 from recsys.inference.model_scorer import ModelScorer
 from recsys.machine import keep_freed_memory
 from recsys.model.models import Model
+from recsys.progress import stage
 from recsys.training.checkpoints import Checkpoint, SaveState, StateIO, TrainingState
 from recsys.training.device import (
     NO_CUBLAS_CONTEXT,
@@ -141,13 +142,15 @@ def train(
         callbacks.append(recorder)
         if save is not None:
             callbacks.append(SaveState(recorder, config.checkpoint_minutes * 60))
-        if process() == 0:
-            callbacks.append(ProgressLine(experiment.name, recorder))
         if not recorder.should_stop:
-            trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
             usable = validation is not None and processes() == 1
-            with _signals_end_it(trainer, curve, usable=usable):
-                trainer.fit(module, epoch_batches, ckpt_path=None if start is None else "state")
+            with ExitStack() as view:
+                if process() == 0:
+                    line = view.enter_context(stage(f"training {experiment.name}"))
+                    callbacks.append(ProgressLine(experiment.name, recorder, line))
+                trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
+                with _signals_end_it(trainer, curve, usable=usable):
+                    trainer.fit(module, epoch_batches, ckpt_path=None if start is None else "state")
             module.zero_grad()  # the gradients of the last step
     module.model.load_state_dict(curve.best_weights)
     return module.model.to(training_device()).eval(), curve

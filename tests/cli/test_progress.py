@@ -18,7 +18,7 @@ from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
-from recsys.progress import new_progress, shown_log, stage
+from recsys.progress import Stage, new_progress, shown_log, stage
 from recsys.training.epochs import MONITOR, Curve, ProgressLine
 
 
@@ -53,17 +53,13 @@ class Clock:
         return self.now
 
 
-def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_time_left_is_that_of_the_epochs_left_by_what_the_others_have_taken() -> None:
     clock, view = Clock(), Recorded(80).view()
     view.get_time = clock
     planned: Any = SimpleNamespace(curve=Curve(), last_epoch=3, seconds=0.0)
-    monkeypatch.setattr("recsys.training.epochs.new_progress", lambda: view)
-    line = ProgressLine("mine", planned)
+    line = ProgressLine("mine", planned, Stage(view, view.add_task("mine", total=None, status="")))
     trainer: Any = SimpleNamespace(num_training_batches=4)
     module: Any = None
-    line.on_train_start(trainer, module)
 
     def shown() -> str:
         return next(str(task.fields["status"]) for task in view.tasks)
@@ -122,7 +118,6 @@ def test_a_run_shows_every_stage_in_80_columns_and_leaves_nothing(
 ) -> None:
     terminal = Recorded(80)
     monkeypatch.setattr("recsys.progress.new_progress", terminal.view)
-    monkeypatch.setattr("recsys.training.epochs.new_progress", terminal.view)
     fit(experiment, tiny_dataset)
     fit_baselines(["popularity", "markov"], experiment, tiny_dataset)
     assert not terminal.console._live_stack
@@ -145,8 +140,7 @@ def test_without_a_terminal_an_epoch_a_minute_is_logged_for_all_to_see(
     epochs = [{"train/loss": 5.0, "train/seconds": 1.0}]
     curve = SimpleNamespace(epochs=epochs, best=-1.0)
     recorder: Any = SimpleNamespace(curve=curve, last_epoch=1, seconds=1.0)
-    monkeypatch.setattr("recsys.training.epochs.new_progress", lambda: view)
-    line = ProgressLine("mine", recorder)
+    line = ProgressLine("mine", recorder, Stage(view, view.add_task("mine", total=None, status="")))
     line.on_train_epoch_end()
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (level, "mine: epoch 1  loss 5.000  1.0 s")

@@ -146,7 +146,6 @@ def test_large_logs_have_the_same_findings(
     assert whole["repeat_targets"].count
     monkeypatch.setattr("recsys.data.splits.BLOCK", 7)
     monkeypatch.setattr(audit_module, "EXACT", 100)
-    audit.cache_clear()
     again = {finding.name: finding for finding in audit(dataset)}
     exact, estimated = whole.pop("few_times"), again.pop("few_times")
     assert again == whole
