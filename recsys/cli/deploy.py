@@ -100,8 +100,8 @@ def make_index(
         out: Folder to write; an earlier index is replaced.
         recall: Share of the k best items to find, after histories of the dataset: as few items are
             searched as reach it.
-        k: Items per user to find; for target attention as many as --retrieve will find. Default:
-            10, for target attention 200.
+        k: Items per user to find; for target attention and counts as many as --retrieve will find.
+            Default: 10, for those 200.
     """
     from recsys.serving.index import make_index as make
 
@@ -129,7 +129,13 @@ def register_model(
 
 
 @command("export", "Deploy")
-def export_bundle(bundle: Bundle, out: Path, int8: bool = False, data: Data = None) -> None:
+def export_bundle(
+    bundle: Bundle,
+    out: Path,
+    int8: bool = False,
+    model_alone: bool = False,
+    data: Data = None,
+) -> None:
     """Export a model to ONNX, for programs without torch: encoder and head, and the items' ids.
 
     The graphs are checked against torch; with --data, NDCG@10 on its test targets is measured.
@@ -137,12 +143,13 @@ def export_bundle(bundle: Bundle, out: Path, int8: bool = False, data: Data = No
     Options:
         out: Folder to write; an earlier export is replaced.
         int8: Round the weights to 8 bits; with --data, see the loss.
+        model_alone: Leave out the counts of a model that has some: they have no graph.
     """
     from recsys.export.onnx import export_onnx
 
     opened = open_bundle(bundle)
     dataset = None if data is None else PreparedDataset.open(data)
     with stage("exporting"):
-        made = export_onnx(opened, out, int8=int8, dataset=dataset)
+        made = export_onnx(opened, out, int8=int8, model_alone=model_alone, dataset=dataset)
     measured = {f"ndcg_at_10 {name}": value for name, value in made.ndcg_at_10.items()}
     show_rows([{"folder": str(out), "difference": made.largest_difference} | measured])

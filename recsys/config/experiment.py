@@ -16,7 +16,6 @@ from pydantic import (
 
 from recsys.config.data import DataConfig
 from recsys.config.model import (
-    AveragedConfig,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -266,8 +265,6 @@ class Experiment(Section):
             raise ValueError("evaluation.request_time must be known where model.times is request")
         if counts is not None and isinstance(model, SequenceToSequenceConfig):
             raise ValueError("count_ensemble: not supported by a model that generates purchases")
-        if start is not None and isinstance(model, AveragedConfig):
-            raise ValueError("start: not supported by a mean of models: train each one by itself")
         if self.baseline is not None and start is not None:
             raise ValueError("baseline: has no weights to start from: leave start out")
         if self.baseline is not None and (model != NextItemConfig() or counts is not None):

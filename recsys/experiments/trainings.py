@@ -194,8 +194,9 @@ def train_all(
         def later(epoch: int, metrics: dict[str, float], before: int = before) -> bool | None:
             return report(before + epoch, metrics)
 
+        warm = start.warm if start.warm is None or not members else start.warm.of_member(index)
         keep = partial(save, index)
-        fitted = train_and_refit(experiment, *words, found[index], later, keep, start.warm)
+        fitted = train_and_refit(experiment, *words, found[index], later, keep, warm)
         if fitted.interrupted and index < len(members) - 1:
             raise KeyboardInterrupt  # there is no mean yet: the run resumes from its checkpoints
         trained.append(fitted)

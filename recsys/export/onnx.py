@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -74,12 +75,13 @@ def export_onnx(
     out: str | os.PathLike[str],
     *,
     int8: bool = False,
+    model_alone: bool = False,
     dataset: PreparedDataset | None = None,
 ) -> ExportManifest:
     """Write a bundle as two ONNX graphs, checked against torch; an earlier export is replaced.
 
-    With ``int8`` the weights are rounded to 8 bits. With a dataset, NDCG@10 on its test targets is
-    measured.
+    With ``int8`` the weights are rounded to 8 bits, with ``model_alone`` the count ensemble is left
+    out. With a dataset, NDCG@10 on its test targets is measured.
 
     Raises:
         InputError: the model has no ONNX graph, the graphs differ from torch by more than 1e-4, the
@@ -87,6 +89,8 @@ def export_onnx(
     """
     out = Path(out)
     ExportManifest.previous(out)
+    if model_alone:
+        bundle = replace(bundle, count_ensemble=None)
     model = _exportable(bundle)
     longest = bundle.experiment.model.max_sequence_length
     evaluated = None if dataset is None else for_evaluation(bundle, dataset, "test")
@@ -122,27 +126,26 @@ def export_onnx(
 
 
 def _exportable(bundle: ModelBundle) -> Model:
-    """Return a copy of the model, whose items are one table."""
+    """Return a copy of the model, whose items are one table (of each member of a mean too)."""
     reason = None
     if bundle.trained is None:
         reason = f"the baseline {bundle.experiment.baseline} counts, and has no graph"
     elif bundle.count_ensemble is not None:
-        reason = "its count ensemble has no graph: train without count_ensemble"
+        reason = "its count ensemble has no graph: --model-alone leaves it out"
     elif isinstance(bundle.model, SequenceToSequence):
         reason = "a sequence_to_sequence model generates step by step, which is no graph"
-    elif isinstance(bundle.model, AveragedModel):
-        reason = "it is a mean of models: export one that is trained by itself"
     elif bundle.encoders.input_columns:
         columns = ", ".join(bundle.encoders.input_columns)
         reason = f"the model reads features of interactions or users ({columns})"
     if reason is not None:
         raise InputError(f"{bundle.path}: cannot be exported to ONNX: {reason}")
     model = copy.deepcopy(bundle.model).to("cpu").eval()
-    if model.items.features is not None:
-        with torch.no_grad():
-            table = model.items.table()
-        model.items = ItemEmbeddings(len(table) - 1, table.shape[1])
-        model.items.weight = nn.Parameter(table, requires_grad=False)
+    for part in [part for part in model.modules() if isinstance(part, Model)]:
+        if part.items.features is not None or isinstance(part, AveragedModel):
+            with torch.no_grad():
+                table = part.items.table()
+            part.items = ItemEmbeddings(len(table) - 1, table.shape[1])
+            part.items.weight = nn.Parameter(table, requires_grad=False)
     return model
 
 

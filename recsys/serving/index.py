@@ -201,15 +201,15 @@ def _vectors(encoder: ModelScorer) -> Float32s:
 def query_encoder(bundle: ModelBundle) -> ModelScorer:
     """Return what turns histories into queries, and items into vectors, for an index.
 
-    With target attention that is the dot product, its first part. Counts are refused.
+    Of a model with target attention or counts that is the dot product, its first part.
     """
-    if bundle.trained is None or bundle.count_ensemble is not None:
-        raise InputError(
-            f"{bundle.path}: cannot be searched by an index: its counts are no dot products"
-        )
-    longest = bundle.experiment.model.max_sequence_length
-    head, states = bundle.trained.head.dot_product, bundle.states
-    return ModelScorer(bundle.trained, longest, head, trained=True, states=states)
+    longest, head = bundle.experiment.model.max_sequence_length, bundle.model.head.dot_product
+    return ModelScorer(bundle.model, longest, head, trained=True, states=bundle.states)
+
+
+def needs_ranking(bundle: ModelBundle) -> bool:
+    """Whether scores are more than the dot products that an index finds."""
+    return bundle.model.head.attends or bundle.count_ensemble is not None
 
 
 def make_index(
@@ -222,15 +222,16 @@ def make_index(
 ) -> dict[str, Any]:
     """Write an index of the items of a bundle, and return its sizes and its recall.
 
-    As few lists are searched as find that share of the k best items, 10 or, for target attention,
-    200, after some histories before test targets of the dataset; the recall is that of others.
+    As few lists are searched as find that share of the k best items by the dot product, 10 or, with
+    target attention or counts, 200, after some histories before test targets of the dataset; the
+    recall is that of others.
 
     Raises:
-        InputError: see `query_encoder` and `for_evaluation`; k is larger than the catalogue; or
-            faiss is not installed.
+        InputError: the bundle holds a baseline; see `for_evaluation`; k is larger than the
+            catalogue; or faiss is not installed.
     """
     exact = query_encoder(replace(bundle, states=StateCache(STATES)))
-    k = min(bundle.num_items, 200 if bundle.model.head.attends else 10) if k is None else k
+    k = min(bundle.num_items, 200 if needs_ranking(bundle) else 10) if k is None else k
     IndexManifest.previous(Path(out))  # before the work
     request_time = bundle.experiment.evaluation.request_time
     holdout = find_holdout(for_evaluation(bundle, dataset, "test"), "test", request_time)

@@ -41,7 +41,14 @@ from recsys.serving.candidates import (
 )
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
-from recsys.serving.index import STATES, IndexedScorer, ItemIndex, open_index, query_encoder
+from recsys.serving.index import (
+    STATES,
+    IndexedScorer,
+    ItemIndex,
+    needs_ranking,
+    open_index,
+    query_encoder,
+)
 from recsys.serving.new_items import with_new_items
 from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of
 
@@ -156,8 +163,9 @@ class Recommender:
             seen: "filter" recommends no item of the history, "allow" any; as in training if None.
             at: the request time, which models with ``times=request`` read.
             retrieve: how many items per user target attention ranks, the best by the dot product
-                (plus the count ensemble, if any): faster for a large catalogue, but good items
-                outside them are missed. All items if None.
+                (plus the count ensemble, if any), or it and the counts, of those that an index
+                finds: faster for a large catalogue, but good items outside them are missed. All
+                items if None.
             allow: ids of the only items to recommend.
             deny: ids of items that are not recommended.
             where: a condition in SQL over the columns of the item table that recommended items
@@ -385,15 +393,15 @@ class Recommender:
         """Return the scorer that finds the best items of `recommend`."""
         bundle, index = self.bundle, self.index
         if index is not None:
-            if bundle.model.head.attends and retrieve is None:
+            if needs_ranking(bundle) and retrieve is None:
                 raise InputError(
-                    "an index finds items by the dot product, and target attention ranks them: say "
-                    "how many (--retrieve, retrieve=)"
+                    "an index finds items by the dot product, and target attention or counts rank "
+                    "them: say how many (--retrieve, retrieve=)"
                 )
             if bundle.states is None:  # queries and scores of a call encode once
                 bundle = replace(bundle, states=StateCache(STATES))
         scorer = bundle.scorer
-        if retrieve is not None:
+        if retrieve is not None and (index is None or bundle.model.head.attends):
             first = bundle.retriever if allowed is None else AllowedItems(bundle.retriever, allowed)
             scorer = TwoStages(first, scorer, retrieve, seen)
         if allowed is not None:

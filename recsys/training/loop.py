@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 
@@ -79,6 +79,12 @@ class WarmStart:
         seen = np.bincount(histories.items, minlength=len(self.tokens)) > 0
         tokens = np.where(self.untrained & seen, np.int32(PAD), self.tokens)
         model.load_state_dict(grown_weights(self.weights, tokens, model, histories))
+
+    def of_member(self, index: int) -> WarmStart:
+        """The start of a member of a mean."""
+        start = f"members.{index}."
+        own = ((name, weight) for name, weight in self.weights.items() if name.startswith(start))
+        return replace(self, weights={name.removeprefix(start): weight for name, weight in own})
 
     def has_new(self, histories: Histories) -> bool:
         return bool(histories_after(histories, self.until).any())

@@ -117,7 +117,7 @@ def test_all_lists_give_the_answers_of_exact_search(
         )
         assert_frame_equal(found, expected, abs_tol=1e-4)
     if head == "target_attention":
-        with pytest.raises(InputError, match="target attention ranks them: say how many"):
+        with pytest.raises(InputError, match="or counts rank them: say how many"):
             indexed.recommend([[1]])
         monkeypatch.setattr(ModelScorer, "score", lambda *_: torch.full((1, 30), torch.nan))
         with pytest.raises(NotANumberError, match="gave NaN"):
@@ -167,12 +167,28 @@ def test_users_for_whom_too_few_items_are_found_get_exact_answers(
 def test_scores_that_are_no_dot_products_are_refused_by_name(
     bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
 ) -> None:
+    baseline = replace(bundle_of("dot_product"), trained=None)
+    with pytest.raises(InputError, match="holds the baseline"):
+        make_index(baseline, dataset, tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
+def test_counts_rank_what_an_index_finds(
+    bundle_of: Callable[[str], ModelBundle], dataset: PreparedDataset, tmp_path: Path
+) -> None:
+    """All items are found here: the best are those of exact search with counts."""
     counts = PCTM.fit(dataset.histories("test"), dataset.num_items, PCTMSettings())
-    counting = replace(bundle_of("dot_product"), count_ensemble=CountEnsemble(counts, 1.0))
-    for bundle in (counting, replace(counting, trained=None)):
-        with pytest.raises(InputError, match="cannot be searched by an index: its counts"):
-            make_index(bundle, dataset, tmp_path / "index")
-        assert not (tmp_path / "index").exists()
+    counting = replace(bundle_of("dot_product"), count_ensemble=CountEnsemble(counts, 1e3))
+    assert make_index(counting, dataset, tmp_path / "index", recall=1.1)["k"] == 200
+    exact = Recommender(counting)
+    indexed = exact.with_index(tmp_path / "index")
+    with pytest.raises(InputError, match="or counts rank them: say how many"):
+        indexed.recommend([[1]])
+    found = indexed.recommend([[3, 5], [34]], k=10, seen="allow", retrieve=ITEMS)
+    expected = exact.recommend([[3, 5], [34]], k=10, seen="allow")
+    assert_frame_equal(found, expected, abs_tol=1e-4)
+    alone = Recommender(bundle_of("dot_product")).recommend([[3, 5], [34]], k=10, seen="allow")
+    assert found["item_id"].to_list() != alone["item_id"].to_list()
 
 
 # --- The folder ----------------------------------------------------------------------------------

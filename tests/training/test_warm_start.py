@@ -32,6 +32,7 @@ from tests.helpers.killed import killed
 from tests.helpers.logs import log_of
 
 RING = [f"i{number}" for number in range(8)]
+SIZES = {"embedding_dim": 16, "max_sequence_length": 6, "dropout": 0.0}
 MODELS: dict[str, dict[str, Any]] = {
     "dot product": {"feed_forward_dim": 8, "head": {"kind": "dot_product"}},
     "target attention": {"feed_forward_dim": 8, "head": {"kind": "target_attention"}},
@@ -43,6 +44,13 @@ MODELS: dict[str, dict[str, Any]] = {
         "max_generated": 4,
     },
     "factorisation machine": {"kind": "factorisation_machine"},
+}
+MEAN = {
+    "kind": "averaged",
+    "members": [
+        {"model": SIZES | MODELS["target attention"], "max_epochs": 4},
+        {"model": SIZES | {"embedding_dim": 8} | MODELS["dot product"], "max_epochs": 8},
+    ],
 }
 
 
@@ -79,7 +87,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 def make_experiment(store: str, model: str = "dot product", *overrides: str) -> Experiment:
     tree = {
         "name": "run",
-        "model": {"embedding_dim": 16, "max_sequence_length": 6, "dropout": 0.0, **MODELS[model]},
+        "model": MEAN if model == "mean" else SIZES | MODELS[model],
         "training": {
             "max_epochs": 12,
             "learning_rate": 0.02,
@@ -178,6 +186,25 @@ def test_a_start_on_the_same_log_begins_at_the_quality_of_the_model(
     assert curve[0] == before
     assert again.valid["ndcg_at_10"].mean == max(curve.values()) >= before
     assert max(logged(store, again.run_id, "train/loss")) == 3
+
+
+def test_the_members_of_a_mean_start_with_their_weights(
+    old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
+) -> None:
+    """Each with its own: where a step harms, the answer is the mean that was; else it learns."""
+    first = fit(make_experiment(store, "mean"), old, tmp_path / "first")
+    before = ModelBundle.open(first.bundle).model.state_dict()
+    harm = ["start.learning_rate=10", "training.learning_rate=0.5"]
+    kept = recsys.train(None, old, start=first.bundle, out=tmp_path / "kept", overrides=harm)
+    after = ModelBundle.open(kept.bundle).model.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert kept.valid["ndcg_at_10"] == first.valid["ndcg_at_10"]
+    again = recsys.train(None, grown, start=first.bundle, out=tmp_path / "again")
+    assert len(logged(store, again.run_id, "train/loss")) == 3  # a quarter of 4 and of 8 epochs
+    bundle = ModelBundle.open(again.bundle)
+    assert "a new" in bundle.vocabulary.ids
+    model = Recommender(bundle)
+    assert len(model.recommend([["i7", "i0", "i1"]], k=3, seen="allow")) == 3
 
 
 def test_the_start_wins_over_a_training_that_harms(
