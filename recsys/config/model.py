@@ -111,6 +111,9 @@ class KernelAttention(Section):
     """Target attention as one dot product in a wider space (`KernelAttentionHead`)."""
 
     kind: Literal["kernel_attention"]
+    prototypes: int = Field(8, ge=1, le=MAX_WIDTH)
+    value_dim: int = Field(4, ge=1, le=MAX_WIDTH)
+    """P prototypes times a value of width d are how much wider the dot product is."""
     candidate_dropout: bool = True
     """Whether candidates have dropout in training, as purchases have: better for a model alone; a
     mean with dot products gains nothing by it."""

@@ -77,9 +77,9 @@ def build_model(
         sizes = dim, config.head.head_dim, config.head.half_lives
         head = TargetAttentionHead(*sizes, pooling=config.head.pooling, dropout=dropout)
     elif isinstance(config.head, KernelAttention):
-        prototypes, value_dim, half_life = 16, 8, 3.0
+        widths = config.head.prototypes, config.head.value_dim
         rates = dropout, dropout * config.head.candidate_dropout
-        head = KernelAttentionHead(dim, prototypes, value_dim, half_life, *rates)
+        head = KernelAttentionHead(dim, *widths, 3.0, *rates)
     return NextItemModel(ItemEmbeddings(num_items, dim, features), encoder, head, inputs)
 
 
