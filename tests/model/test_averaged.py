@@ -172,7 +172,6 @@ PLAIN: dict[str, Any] = {"model": {"head": {"kind": "dot_product"}}}
         (tree(PLAIN, {"model": {"item_features": ["colour"]}}), "have the same item_features"),
         (tree(PLAIN, {"model": {"user_features": ["age"]}}), "of interactions or users have no"),
         (tree(PLAIN, {"model": {"num_blocks": -1}}), r"model\.members\.1\.model\.num_blocks"),
-        (tree(PLAIN, PLAIN, start={"bundle": "runs/a"}), "train each one by itself"),
         (
             tree(PLAIN, {"model": {"kind": "hstu", "times": "request"}}),
             "request_time must be known",
