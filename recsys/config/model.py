@@ -112,8 +112,9 @@ class KernelAttention(Section):
 
     kind: Literal["kernel_attention"]
     prototypes: int = Field(8, ge=1, le=MAX_WIDTH)
+    """P, the number of prototypes."""
     value_dim: int = Field(4, ge=1, le=MAX_WIDTH)
-    """P prototypes times a value of width d are how much wider the dot product is."""
+    """d, the width of values: the dot product is P d wider."""
     candidate_dropout: bool = True
     """Whether candidates have dropout in training, as purchases have: better for a model alone; a
     mean with dot products gains nothing by it."""

@@ -194,7 +194,9 @@ def train_all(
         def later(epoch: int, metrics: dict[str, float], before: int = before) -> bool | None:
             return report(before + epoch, metrics)
 
-        warm = start.warm if start.warm is None or not members else start.warm.of_member(index)
+        warm = start.warm
+        if warm is not None and members:
+            warm = warm.of_member(index)
         keep = partial(save, index)
         fitted = train_and_refit(experiment, *words, found[index], later, keep, warm)
         if fitted.interrupted and index < len(members) - 1:

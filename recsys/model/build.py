@@ -36,6 +36,9 @@ from recsys.model.models import (
 )
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
 
+_HALF_LIFE = 3.0
+"""Of kernel attention, in purchases."""
+
 
 def build_model(
     config: ModelConfig,
@@ -79,7 +82,7 @@ def build_model(
     elif isinstance(config.head, KernelAttention):
         widths = config.head.prototypes, config.head.value_dim
         rates = dropout, dropout * config.head.candidate_dropout
-        head = KernelAttentionHead(dim, *widths, 3.0, *rates)
+        head = KernelAttentionHead(dim, *widths, _HALF_LIFE, *rates)
     return NextItemModel(ItemEmbeddings(num_items, dim, features), encoder, head, inputs)
 
 

@@ -349,15 +349,16 @@ class KernelAttentionHead(Head, nn.Module):
 
     def _features(self, x: Tensor, prototypes: Tensor, side: int, values: nn.Linear) -> Tensor:
         """φ(x) ⊗ the values of x, [..., P · d]."""
-        lengths = x.square().sum(dim=-1).clamp(min=1e-24).rsqrt()[..., None, :]
-        cosines = (F.normalize(prototypes, dim=-1) @ x.mT) * lengths
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
+        inverse_norms = exact.square().sum(dim=-1).clamp(min=1e-24).rsqrt()
+        cosines = (F.normalize(prototypes, dim=-1) @ x.mT) * inverse_norms[..., None, :]
         sharpness = self.log_sharpness[side].exp().clamp(max=50.0)
         kernel = torch.softmax(sharpness * cosines, dim=-2).mT
         # An outer product of each row, as products with matrices: half of the time on a CPU.
         count, width = len(prototypes), len(values.weight)
-        spread = math.sqrt(count) * torch.eye(count, dtype=x.dtype, device=x.device)
-        spread = spread.repeat_interleave(width, dim=1)
-        features: Tensor = (kernel @ spread) * F.linear(x, values.weight.repeat(count, 1))
+        repeated = math.sqrt(count) * torch.eye(count, dtype=kernel.dtype, device=x.device)
+        repeated = repeated.repeat_interleave(width, dim=1)
+        features: Tensor = (kernel @ repeated) * F.linear(x, values.weight.repeat(count, 1))
         return features
 
 

@@ -180,7 +180,8 @@ class Recommender:
             "model", or "popularity" for an empty history: its scores are counts of interactions.
 
         Raises:
-            InputError: ``retrieve`` is below k, or the model has no target attention.
+            InputError: ``retrieve`` is below k, or the model has no target attention (behind an
+                index: nor counts).
         """
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
@@ -401,7 +402,9 @@ class Recommender:
             if bundle.states is None:  # queries and scores of a call encode once
                 bundle = replace(bundle, states=StateCache(STATES))
         scorer = bundle.scorer
-        if retrieve is not None and (index is None or bundle.model.head.attends):
+        # Counts alone rank what an index finds, or all items where it finds too few.
+        by_counts = index is not None and needs_ranking(bundle) and not bundle.model.head.attends
+        if retrieve is not None and not by_counts:
             first = bundle.retriever if allowed is None else AllowedItems(bundle.retriever, allowed)
             scorer = TwoStages(first, scorer, retrieve, seen)
         if allowed is not None:

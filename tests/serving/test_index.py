@@ -116,7 +116,10 @@ def test_all_lists_give_the_answers_of_exact_search(
             for model in (exact, indexed)
         )
         assert_frame_equal(found, expected, abs_tol=1e-4)
-    if head == "target_attention":
+    if head != "target_attention":
+        with pytest.raises(InputError, match="two stages need target attention"):
+            indexed.recommend([[1]], k=3, retrieve=30)
+    else:
         with pytest.raises(InputError, match="or counts rank them: say how many"):
             indexed.recommend([[1]])
         monkeypatch.setattr(ModelScorer, "score", lambda *_: torch.full((1, 30), torch.nan))
