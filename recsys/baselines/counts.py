@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -185,19 +186,14 @@ class Popularity(CountScorer):
         return cls(item_counts(histories, num_items))
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        if candidates is None:
-            return np.tile(self.counts, (len(histories), 1))
-        return item_values(self.counts, candidates)
+        return item_values(self.counts, candidates) + np.zeros((len(histories), 1))
 
 
 def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Histories:
     """Return the newest share of all interactions before a part, ties included, as U histories."""
-    starts = dataset.offsets[:-1]
-    ends = starts + dataset.cuts[:, 0 if before == "valid" else 1]
-    lengths = np.stack([ends - starts, dataset.offsets[1:] - ends], axis=1)
-    known = np.repeat(np.tile([True, False], len(ends)), lengths.ravel())
-    if not known.any():
-        return dataset.histories(before)
+    starts, column = dataset.offsets[:-1], 0 if before == "valid" else 1
+    ends = starts + dataset.cuts[:, column]
+    known = np.arange(len(dataset.items)) < np.repeat(ends, np.diff(dataset.offsets))
     since = np.quantile(dataset.timestamps[known], 1 - share, method="higher")
     old = np.concatenate([[0], np.cumsum(dataset.timestamps < since)])
     return Histories.from_spans(dataset.items, starts + old[ends] - old[starts], ends)
@@ -233,10 +229,7 @@ class RepeatLast(PersonalFrequency):
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         position = (histories.lengths[histories.users] - ages(histories)).astype(np.float64)
         pairs = histories.users * (self.num_items + 1) + histories.items
-        # Of an item bought repeatedly, the latest position counts: the first one from the end.
-        latest = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
-        once = np.zeros(len(pairs))
-        once[latest] = position[latest]
+        once = position * pl.Series(pairs).is_last_distinct().to_numpy()
         own = user_values(weighted_histories(histories, once, self.num_items), candidates)
         return np.maximum(own, item_values(self.popularity, candidates))
 

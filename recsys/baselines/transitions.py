@@ -20,12 +20,14 @@ from recsys.baselines.counts import (
     ages,
     item_counts,
     item_values,
+    latest_histories,
     log_popularity,
     summed_votes,
     transitions,
     user_items,
 )
 from recsys.data.histories import Histories
+from recsys.data.prepared import Part, PreparedDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,12 @@ class PCTM(CountScorer):
         )
         sums = np.bincount(histories.users, weights, minlength=len(histories))
         return weights / sums[histories.users]
+
+
+def counted(dataset: PreparedDataset, before: Part, way: PCTMSettings, newest: float) -> PCTM:
+    """Count all interactions before a part of the split, popularity in a newest share of them."""
+    recent = latest_histories(dataset, before, newest)
+    return PCTM.fit(dataset.histories(before), dataset.num_items, way, recent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from recsys.baselines.transitions import (
     PUBLISHED_RULES,
     PCTMSettings,
     SequentialRules,
+    counted,
 )
 from recsys.config.data import DataConfig
 from recsys.data.prepared import Part, PreparedDataset
@@ -103,12 +104,6 @@ def _recent_popularity(dataset: PreparedDataset, before: Part, window: RecentWin
     return Popularity.fit(latest_histories(dataset, before, window.share), dataset.num_items)
 
 
-def _transitions_and_repeats(data: PreparedDataset, before: Part, settings: PCTMSettings) -> Scorer:
-    """Fit PCTM; its popularity is that in the newest interactions."""
-    newest = latest_histories(data, before, _NEWEST)
-    return PCTM.fit(data.histories(before), data.num_items, settings, newest)
-
-
 def _counted(
     kind: type[Any], grid: Sequence[Any] = (None,), published: Mapping[str, Any] | None = None
 ) -> Baseline:
@@ -133,7 +128,7 @@ BASELINES: dict[str, Baseline] = {
     "pctm": _counted(PCTM, [PCTMSettings(), *PUBLISHED_PCTM.values()], PUBLISHED_PCTM),
     # Where users repeat items: the count ensemble without a model.
     "transitions_and_repeats": Baseline(
-        _transitions_and_repeats,
+        lambda data, before, settings: counted(data, before, settings, _NEWEST),
         PCTM,
         [
             replace(counted, popularity=recent * weight, repeats=weight)

@@ -37,8 +37,7 @@ def catalogue_metrics(
     popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
     novelty = -np.log2(np.maximum(popularity, 1) / max(1, len(bought)))
     sums = np.bincount(histories.users, popularity[histories.items], len(histories))
-    with np.errstate(invalid="ignore"):  # 0 / 0 for an empty history
-        usual = sums / histories.lengths
+    usual = sums / histories.lengths
     features = item_features(dataset.item_table)
     users, all_lists = table.frame["user"].to_numpy(), table.items
 
@@ -50,10 +49,9 @@ def catalogue_metrics(
         lists = all_lists[:, :k]
         yield "coverage", coverage(lists, dataset.num_items)
         yield "gini", gini(lists, dataset.num_items)
-        new, listed = mean_of_lists(lists, novelty), mean_of_lists(lists, popularity)
-        yield "novelty", mean(new, ~np.isnan(new))
-        both = ~np.isnan(usual) & ~np.isnan(listed)
-        yield "popularity_lift", mean(listed, both) / mean(usual, both)
+        some = lists[:, 0] != PAD
+        yield "novelty", mean(mean_of_lists(lists, novelty), some)
+        yield "popularity_lift", mean(mean_of_lists(lists, popularity), some) / mean(usual, some)
         if k > 1 and features.shape[1]:
             different = diversity(lists, features)
             yield "diversity", mean(different, ~np.isnan(different))

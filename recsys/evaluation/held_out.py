@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
 from recsys.config.data import GlobalTime, LeaveLastBasketOut, LeaveLastOut
 from recsys.config.experiment import EvaluationConfig, RequestTime
@@ -20,7 +21,7 @@ from recsys.evaluation.catalogue_metrics import catalogue_metrics
 from recsys.evaluation.tables import (
     NextListTable,
     RankTable,
-    TopKTable,
+    SavedTable,
     next_list_table,
     rank_table,
     top_k_table,
@@ -30,18 +31,6 @@ from recsys.inference.ranking import rank_targets, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
 
 _LONGEST = 100
-
-
-class HeldOut(NamedTuple):
-    """The evaluation of a scorer on the targets of one part."""
-
-    ranks: RankTable
-    best: TopKTable
-    """The best items of the full catalogue after every history."""
-    metrics: dict[str, float]
-    """Those of these lists by name; see `catalogue_metrics`."""
-    alone: RankTable | None = None
-    """The ranks without what was added to the scores; None if nothing was."""
 
 
 def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime) -> Holdout:
@@ -86,21 +75,26 @@ class HeldOutParts(NamedTuple):
 
 
 def evaluate_held_out(
-    scorer: Scorer,
+    score: Callable[[Holdout], Tensor],
     dataset: PreparedDataset,
     holdout: Holdout,
     part: Part,
     config: EvaluationConfig,
     candidates: Candidates | None,
     added: Callable[[Scorer], Scorer] | None = None,
-) -> HeldOut:
+) -> tuple[dict[str, SavedTable], dict[str, float]]:
     """Rank the targets and list the best items, scoring each history once.
 
-    The best items are always of the full catalogue, and the cut-offs of the protocol decide how
-    many are listed. ``added`` adds to the scores: the result is of the sum, and has the ranks
-    without it as well.
+    ``score`` returns the scores [H, I + 1] of the H histories of some of the targets; ``added``
+    adds to them.
+
+    Returns:
+        The tables ``ranks_PART`` and ``topk_PART``; and the `catalogue_metrics` of the latter. The
+        best items are always of the full catalogue, and the cut-offs of the protocol decide how
+        many are listed. What is ``added`` counts; the ranks without it are
+        ``ranks_PART_model_alone``.
     """
-    num_items, histories, seen = scorer.num_items, holdout.histories, config.seen
+    num_items, histories, seen = dataset.num_items, holdout.histories, config.seen
     length = min(max(config.cutoffs, default=1), _LONGEST, num_items)
     items = np.empty((len(histories), length), dtype=np.int32)
     values = np.empty(items.shape, dtype=np.float32)
@@ -115,7 +109,7 @@ def evaluate_held_out(
             candidates=None if candidates is None else candidates.sets[rows],
             rows=some.history_rows,
         )
-        scored: Scorer = Scored(scorer.score(some.histories))
+        scored: Scorer = Scored(score(some))
         if added is not None:
             ranks_alone[rows] = rank(scored)
             scored = Scored(added(scored).score(some.histories))
@@ -127,8 +121,10 @@ def evaluate_held_out(
         return with_segments(made, dataset, holdout)
 
     best = top_k_table(items, values, holdout, part, num_items, seen)
-    metrics = catalogue_metrics(best, dataset, histories, config.cutoffs)
-    return HeldOut(table(ranks), best, metrics, None if added is None else table(ranks_alone))
+    tables: dict[str, SavedTable] = {f"ranks_{part}": table(ranks), f"topk_{part}": best}
+    if added is not None:
+        tables[f"ranks_{part}_model_alone"] = table(ranks_alone)
+    return tables, catalogue_metrics(best, dataset, histories, config.cutoffs)
 
 
 # --- Segments of targets --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import polars as pl
@@ -61,7 +61,6 @@ class SavedTable:
 
     noun: ClassVar[str]
     """The kind of table, e.g. ``rank table``; it names the protocol in the file's metadata."""
-    schema: ClassVar[dict[str, Any]]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one Parquet file atomically, with the protocol and its SHA-256 in its metadata."""
@@ -84,6 +83,10 @@ class SavedTable:
         if cls._key() not in metadata:
             raise InputError(f"{path}: not a {cls.noun}")
         return cls(frame, TableProtocol(**json.loads(metadata[cls._key()])))
+
+    def summary(self, metrics: Sequence[str]) -> dict[str, Interval]:
+        """Average metrics over the users, with intervals; none of a table without such metrics."""
+        return {}
 
     @classmethod
     def _key(cls) -> str:
@@ -210,11 +213,6 @@ class NextListTable(SavedTable):
     """
 
     noun = "next-list table"
-    schema: ClassVar = {
-        "user": pl.Int64(),
-        "generated": pl.List(pl.Int32),
-        "targets": pl.List(pl.Int32),
-    }
 
     def metrics(self) -> dict[str, NDArray[np.float64]]:
         """Return every metric of every user [Q], by name; see `next_list_metrics`."""
@@ -230,8 +228,8 @@ class NextListTable(SavedTable):
             raise InputError(f"metric {metric!r}: must be one of {', '.join(metrics)}")
         return metrics[metric]
 
-    def summary(self) -> dict[str, Interval]:
-        """Average every metric over the users, with intervals over them; see `summarise`."""
+    def summary(self, metrics: Sequence[str] = ()) -> dict[str, Interval]:
+        """Average all of its metrics over the users, with intervals over them; see `summarise`."""
         metrics = self.metrics()
         values, counts = np.unique(np.stack([*metrics.values()]), axis=1, return_counts=True)
         intervals = bootstrap_means(values, counts, np.random.default_rng(0))
@@ -247,12 +245,6 @@ class TopKTable(SavedTable):
     """
 
     noun = "top-k table"
-    schema: ClassVar = {
-        "user": pl.Int64(),
-        "history_length": pl.Int32(),
-        "items": pl.List(pl.Int32),
-        "scores": pl.List(pl.Float32),
-    }
 
     @property
     def items(self) -> Int32s:
@@ -272,7 +264,7 @@ def next_list_table(
             "generated": pl.Series(lists),
             "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
         },
-        schema=NextListTable.schema,
+        schema_overrides={"generated": pl.List(pl.Int32)},
     )
     dropped, length = next_purchases.dropped, lists.shape[1]
     protocol = TableProtocol(part, num_items, seen, dropped, length=length)
@@ -296,7 +288,11 @@ def top_k_table(
             "items": pl.Series(items),
             "scores": pl.Series(scores),
         },
-        schema=TopKTable.schema,
+        schema_overrides={
+            "history_length": pl.Int32,
+            "items": pl.List(pl.Int32),
+            "scores": pl.List(pl.Float32),
+        },
     )
     protocol = TableProtocol(part, num_items, seen, holdout.dropped, length=items.shape[1])
     return TopKTable(frame, protocol)

@@ -113,9 +113,12 @@ def fit_baseline(
         scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
         fitting = time.perf_counter() - started
         seconds = {artifacts.TUNE_SECONDS: tuning, artifacts.FIT_SECONDS: fitting}
-        tested = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
-        lists = evaluate_lists({"lists": scorer}, dataset, "test", evaluation.seen)
-        results = Results(evaluation.cutoffs, tested, lists)
+        tables, catalogue = evaluate_held_out(
+            *(lambda some: scorer.score(some.histories), dataset, holdout, "test"),
+            *(evaluation, candidates),
+        )
+        tables |= evaluate_lists({"lists_test": scorer}, dataset, "test", evaluation.seen)
+        results = Results(evaluation.cutoffs, tables, catalogue)
         if out is None:
             results.log_alone(tracker, seconds)
         else:
@@ -131,5 +134,5 @@ def fit_baseline(
             results.log(tracker, out, seconds)
     return Run(
         *(tracker.run_id, experiment.tracking, (out or Path()) / artifacts.BUNDLE, 0),
-        *({}, results.test_metrics, tuning + fitting, results.headline),
+        *({}, results.of_part("test"), tuning + fitting, results.headline),
     )

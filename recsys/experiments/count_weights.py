@@ -9,8 +9,8 @@ import numpy as np
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.counts import Popularity, RepeatCounts, latest_histories, log_popularity
-from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.baselines.transitions import LAST_ITEM, PCTM, PUBLISHED_PCTM, PCTMSettings, counted
+from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.evaluation.tables import RankTable, rank_table
 from recsys.inference.ranking import rank_targets
@@ -25,12 +25,6 @@ RECENT = (0.1, 0.02)
 histories from every time alike."""
 _FACTORS = (1.0, 0.25, 0.5, 2.0, 4.0)
 """Multiples of the weight of some counts that are tried once the others are weighed."""
-
-
-def counted(dataset: PreparedDataset, before: Part, way: PCTMSettings, newest: float) -> PCTM:
-    """Count all interactions before a part of the split, popularity in a newest share of them."""
-    recent = latest_histories(dataset, before, newest)
-    return PCTM.fit(dataset.histories(before), dataset.num_items, way, recent)
 
 
 def choose_count_ensemble(

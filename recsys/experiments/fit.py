@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.transitions import counted
 from recsys.config.experiment import Experiment
 from recsys.config.files import flatten
 from recsys.config.model import SequenceToSequenceConfig
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import (
@@ -27,7 +28,7 @@ from recsys.evaluation.held_out import (
 )
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.experiments.baselines import fit_baseline
-from recsys.experiments.count_weights import choose_count_ensemble, counted
+from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder, sole_use
@@ -214,22 +215,21 @@ def evaluate_and_write(
     testing, histories = f"testing {experiment.name}", len(held_out.test.histories)
     with stage(testing, histories) as line:
         shown_model = ReportingScorer(final.model, line.advance)
-        test = evaluate_held_out(
-            *(shown_model, dataset, held_out.test, "test"),
+        tables, catalogue = evaluate_held_out(
+            *(lambda some: shown_model.score(some.histories), dataset, held_out.test, "test"),
             *(evaluation, candidates, None if counts is None else counts.added_to),
         )
     with stage(testing):
-        made: dict[str, Scorer | SequenceGenerator] = {"lists": scorer}
+        made: dict[str, Scorer | SequenceGenerator] = {"lists_test": scorer}
         if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
             generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)
-            made = {"lists": generator, "lists_best": scorer}
-        lists = evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
-    valid = with_segments(final.valid, dataset, held_out.valid)
-    alone: dict[Part, RankTable] = {}
-    if test.alone is not None:
-        valid_alone = with_segments(final.valid_alone, dataset, held_out.valid)
-        alone = {"valid": valid_alone, "test": test.alone}
-    results = Results(evaluation.cutoffs, test, lists, valid, alone)
+            made = {"lists_test": generator, "lists_best_test": scorer}
+        tables |= evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
+    tables["ranks_valid"] = with_segments(final.valid, dataset, held_out.valid)
+    if counts is not None:
+        alone = with_segments(final.valid_alone, dataset, held_out.valid)
+        tables["ranks_valid_model_alone"] = alone
+    results = Results(evaluation.cutoffs, tables, catalogue)
     best_epoch, _ = fitted.curve.validated()
     costs = {
         artifacts.BEST_EPOCH: best_epoch,
@@ -253,7 +253,7 @@ def evaluate_and_write(
     results.log(tracker, out, costs)  # after they are safe on disk: a store may fail
     return Run(
         *(tracker.run_id, experiment.tracking, out / artifacts.BUNDLE, best_epoch),
-        *(results.valid_metrics, results.test_metrics, seconds, results.headline),
+        *(results.of_part("valid"), results.of_part("test"), seconds, results.headline),
     )
 
 

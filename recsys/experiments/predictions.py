@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import flatten
-from recsys.data.histories import PAD, Features, FeatureTable, Histories, Int32s
+from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
@@ -25,7 +24,6 @@ from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
 from recsys.evaluation.metrics import Interval
 from recsys.experiments.results import Results
-from recsys.inference.scorer import Scored
 from recsys.tracking.tracker import track
 
 logger = logging.getLogger(__name__)
@@ -40,40 +38,11 @@ class Predicted(NamedTuple):
     unscored: int
 
 
-@dataclass(frozen=True, eq=False)
-class GivenScores:
-    """The scores of another system, as a `Scorer` of users whose feature is their own number."""
-
-    levels: csr_array
-    """Shape [U, I + 1]: the dense rank of each score among those of its user, 1 the lowest."""
-
-    @property
-    def num_items(self) -> int:
-        return int(self.levels.shape[1]) - 1
-
-    def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
-        """Score items; see `Scorer.score`."""
-        assert histories.user_features is not None  # noqa: S101 - `numbered` gave them
-        scores = self.levels[histories.user_features.rows].toarray()
-        scores[:, PAD] = -np.inf
-        return Scored(torch.from_numpy(scores)).score(histories, candidates)
-
-
-def numbered(holdout: Holdout) -> Holdout:
-    """Return the holdout with histories that know their user's row in the dataset."""
-    users = np.zeros(len(holdout.histories), dtype=np.int64)
-    users[holdout.history_rows] = holdout.users
-    nothing = np.zeros((1, 0), dtype=np.float32)
-    table = FeatureTable(nothing.astype(np.int64), nothing, nothing)
-    return replace(
-        holdout, histories=replace(holdout.histories, user_features=Features(table, users))
-    )
-
-
-def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
+def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
     """Read a table of user_id, item_id and score in any order, with lists of any length.
 
-    Rows of users or items that the dataset lacks are left out, with a warning.
+    Rows of users or items that the dataset lacks are left out, with a warning. Returned are the
+    levels [U, I + 1]: the dense rank of each score among those of its user, 1 the lowest.
 
     Raises:
         InputError: the table cannot be read, a score is no number, or a pair has two.
@@ -98,7 +67,7 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> GivenScores:
         raise InputError(f"{origin}: user_id {user_id!r} has item_id {item_id!r} twice")
     levels = frame.select(pl.col("score").rank("dense").over("user").cast(pl.Float32))["score"]
     shape = dataset.num_users, dataset.num_items + 1
-    return GivenScores(csr_array((levels.to_numpy(), (frame["user"], frame["item"])), shape=shape))
+    return csr_array((levels.to_numpy(), (frame["user"], frame["item"])), shape=shape)
 
 
 def evaluate_predictions(
@@ -113,16 +82,23 @@ def evaluate_predictions(
             used.
     """
     experiment = experiment.with_data(dataset.config)
-    evaluation, scorer = experiment.evaluation, read_scores(source, dataset)
-    holdout = numbered(find_holdout(dataset, "test", evaluation.request_time))
+    evaluation, levels = experiment.evaluation, read_scores(source, dataset)
+    holdout = find_holdout(dataset, "test", evaluation.request_time)
     candidates = choose_candidates(evaluation, dataset, "test", holdout)
-    given, scored = scorer.levels, scorer.levels[holdout.users, holdout.targets] > 0
-    content = sha256(given.indptr.tobytes() + given.indices.tobytes() + given.data.tobytes())
+    scored = levels[holdout.users, holdout.targets] > 0
+    content = sha256(levels.indptr.tobytes() + levels.indices.tobytes() + levels.data.tobytes())
     kept = ("data.", "evaluation.")
     settings = {key: value for key, value in flatten(experiment).items() if key.startswith(kept)}
     settings["predictions"] = content.hexdigest()
+
+    def score(some: Holdout) -> Tensor:
+        _, first = np.unique(some.history_rows, return_index=True)
+        scores = levels[some.users[first]].toarray()
+        scores[:, PAD] = -np.inf
+        return torch.from_numpy(scores)
+
     with track(experiment, dataset, "predictions", settings, candidates) as tracker:
-        test = evaluate_held_out(scorer, dataset, holdout, "test", evaluation, candidates)
-        results, unscored = Results(evaluation.cutoffs, test, {}), int(np.count_nonzero(~scored))
+        found = evaluate_held_out(score, dataset, holdout, "test", evaluation, candidates)
+        results, unscored = Results(evaluation.cutoffs, *found), int(np.count_nonzero(~scored))
         results.log_alone(tracker, {"targets_unscored": float(unscored)})
-    return Predicted(tracker.run_id, results.test_metrics, len(scored), unscored)
+    return Predicted(tracker.run_id, results.of_part("test"), len(scored), unscored)

@@ -12,9 +12,8 @@ from pathlib import Path
 from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.held_out import HeldOut
 from recsys.evaluation.metrics import Interval, metric_names
-from recsys.evaluation.tables import NextListTable, RankTable
+from recsys.evaluation.tables import SavedTable
 from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
@@ -28,26 +27,29 @@ class Results:
     """The tables of a trained model or a baseline."""
 
     cutoffs: Sequence[int]
-    test: HeldOut
-    lists: Mapping[str, NextListTable]
-    """Lists of next purchases: ``lists``; ``lists_best`` too of a model that generates them."""
-    valid: RankTable | None = None
-    """With segments; None for a baseline."""
-    model_alone: Mapping[Part, RankTable] = field(default_factory=dict)
-    """With segments, of a model without its count ensemble; empty if it has none."""
+    tables: Mapping[str, SavedTable]
+    """By their names in `artifacts.TABLES`; those of validation only of a model."""
+    catalogue: Mapping[str, float]
+    """The metrics of the best items of the test; see `catalogue_metrics`."""
 
     @cached_property
-    def test_metrics(self) -> dict[str, Interval]:
-        """The metrics of the test ranks and of the lists, with intervals.
-
-        Those of ``lists`` have their own names (``next_recall_at_5``), those of ``lists_best`` the
-        prefix ``best_`` (``best_next_recall_at_5``).
-        """
-        metrics = self.test.ranks.summary(metric_names(self.cutoffs))
-        for name, table in self.lists.items():
-            prefix = "best_" if name == "lists_best" else ""
-            metrics |= {prefix + metric: mean for metric, mean in table.summary().items()}
+    def metrics(self) -> dict[str, Interval]:
+        """The metrics of all ranks and lists, with intervals, as MLflow has them."""
+        names, metrics = metric_names(self.cutoffs), dict[str, Interval]()
+        for name, table in self.tables.items():
+            summary = table.summary(names)
+            metrics |= {artifacts.TABLES[name] + metric: mean for metric, mean in summary.items()}
         return metrics
+
+    def of_part(self, part: Part) -> dict[str, Interval]:
+        """Return the metrics of a part of the split; not those of a model without its counts.
+
+        Those of lists that a model generates have their own names (``next_recall_at_5``), those of
+        its best items the prefix ``best_`` (``best_next_recall_at_5``).
+        """
+        names = [name for name in self.metrics if name.startswith(f"{part}/")]
+        names = [name for name in names if not name.startswith(f"{part}/model_alone_")]
+        return {name.removeprefix(f"{part}/"): self.metrics[name] for name in names}
 
     @cached_property
     def headline(self) -> dict[str, float]:
@@ -55,39 +57,22 @@ class Results:
         k = min(self.cutoffs, key=lambda cutoff: abs(cutoff - 10), default=10)
         largest = max(self.cutoffs, default=k)
         names = [f"ndcg_at_{k}", f"recall_at_{k}", "mrr", f"recall_at_{largest}"]
-        known = {name: metric.mean for name, metric in self.test_metrics.items()}
-        known |= self.test.metrics
+        known = {name: metric.mean for name, metric in self.of_part("test").items()}
+        known |= self.catalogue
         return {name: known[name] for name in (*names, f"coverage_at_{k}") if name in known}
-
-    @cached_property
-    def valid_metrics(self) -> dict[str, Interval]:
-        """The metrics of the validation ranks, with intervals; empty for a baseline."""
-        return {} if self.valid is None else self.valid.summary(metric_names(self.cutoffs))
 
     def save(self, folder: Path) -> None:
         """Write every table into the folder."""
-        self.test.ranks.save(folder / artifacts.rank_file("test"))
-        self.test.best.save(folder / artifacts.top_k_file("test"))
-        if self.valid is not None:
-            self.valid.save(folder / artifacts.rank_file("valid"))
-        for part, ranks in self.model_alone.items():
-            ranks.save(folder / artifacts.model_alone_file(part))
-        for name, lists in self.lists.items():
-            lists.save(folder / artifacts.next_list_file("test", name))
+        for name, table in self.tables.items():
+            table.save(folder / f"{name}.parquet")
 
     def log(self, tracker: Tracker, folder: Path, costs: Mapping[str, float]) -> None:
         """Log all files of the folder that `save` wrote to, all metrics, and costs by name."""
         tracker.log_metrics({f"headline/{name}": value for name, value in self.headline.items()})
         for path in sorted(folder.iterdir()):
             tracker.log_path(path)
-        if self.valid is not None:
-            tracker.log_intervals("valid", self.valid_metrics)
-        tracker.log_intervals("test", self.test_metrics)
-        for part, table in self.model_alone.items():
-            intervals = table.summary(metric_names(self.cutoffs))
-            named = {f"model_alone_{name}": interval for name, interval in intervals.items()}
-            tracker.log_intervals(part, named)
-        catalogue = {f"test/{name}": value for name, value in self.test.metrics.items()}
+        tracker.log_intervals(self.metrics)
+        catalogue = {f"test/{name}": value for name, value in self.catalogue.items()}
         tracker.log_metrics({**costs, **catalogue})
 
     def log_alone(self, tracker: Tracker, costs: Mapping[str, float]) -> None:
@@ -111,7 +96,7 @@ class Run:
     valid: dict[str, Interval]
     """Validation metrics of the best epoch."""
     test: dict[str, Interval]
-    """See `Results.test_metrics`."""
+    """Test metrics."""
     seconds: float
     """Of training, validation and refit."""
     headline: dict[str, float] = field(default_factory=dict)

@@ -88,13 +88,8 @@ class Chart(NamedTuple):
     svg: str
 
 
-class ForestRow(NamedTuple):
-    """A run in a forest plot, with its numbers in a text at the right."""
-
-    label: str
-    interval: Interval
-    text: str
-    style: Style
+ForestRow = tuple[str, Interval, str, Style]
+"""A run in a forest plot: its name, its interval, its numbers as a text at the right, its style."""
 
 
 def new_axes(x: str, y: str = "", height: int = 250) -> Axes:
@@ -142,14 +137,12 @@ def forest(
         "bbox": {"facecolor": PAPER[0], "edgecolor": "none", "pad": 1},
         "parse_math": False,
     }
-    for place, row in enumerate(rows):
-        mean, low, high = row.interval
-        colour, marker, _ = row.style
+    for place, (label, (mean, low, high), text, (colour, marker, _)) in enumerate(rows):
         axes.hlines(place, low, high, colour, linewidth=3)
         axes.plot(mean, place, marker, color=colour, ms=9, mew=2, markeredgecolor=PAPER[0])
-        room = int((WIDTH - 7 * len(row.text)) / 7.5) - 1
-        axes.text(0, place - 0.27, shortened(row.label, room), ha="left", **words)
-        axes.text(1, place - 0.27, row.text, ha="right", **words)
+        room = int((WIDTH - 7 * len(text)) / 7.5) - 1
+        axes.text(0, place - 0.27, shortened(label, room), ha="left", **words)
+        axes.text(1, place - 0.27, text, ha="right", **words)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.85)
     return chart(axes, name, title, caption)

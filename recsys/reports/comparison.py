@@ -316,17 +316,13 @@ def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
 def _with_differences(rows: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     """Test every row against the first; the rows are one family for Holm's correction."""
     reference, *others = rows
-    tested = [
-        {
-            name: paired_difference(row.values(name), reference.values(name))
-            for name in row.intervals
-        }
-        for row in others
-    ]
+    tested = [dict[str, PairedResult]() for _ in others]
     for name in reference.intervals:
-        corrected = holm([tests[name].p_value for tests in tested])
-        for tests, p_value in zip(tested, corrected, strict=True):
-            tests[name] = tests[name]._replace(p_value=p_value)
+        theirs = reference.values(name)
+        results = [paired_difference(row.values(name), theirs) for row in others]
+        corrected = holm([result.p_value for result in results])
+        for tests, result, p_value in zip(tested, results, corrected, strict=True):
+            tests[name] = result._replace(p_value=p_value)
     pairs = zip(others, tested, strict=True)
     return reference, *(replace(row, differences=tests) for row, tests in pairs)
 

@@ -86,10 +86,10 @@ def forests(comparison: Comparison) -> list[Chart]:
     for row, style in zip(comparison.by_merit(), cycle(STYLES), strict=False):
         interval, is_reference = comparison.headline_interval(row), row is reference
         label = row.label + " · reference" * (is_reference and line is not None)
-        rows.append(ForestRow(label, interval, with_interval(interval), style))
+        rows.append((label, interval, with_interval(interval), style))
         if (result := row.differences.get(comparison.headline)) is not None:
             text = f"{decimals(result.difference, '+')}, p = {decimals(result.p_value)}"
-            differences.append(ForestRow(row.label, Interval(*result[:3]), text, style))
+            differences.append((row.label, Interval(*result[:3]), text, style))
     caption = _EXPLAINED if comparison.headline == HEADLINE else ""
     caption += "Means over users with 95% intervals."
     if line is not None:

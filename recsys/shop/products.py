@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import chain, product, zip_longest
-from typing import NamedTuple
 
 import polars as pl
 
@@ -70,27 +69,19 @@ thread*, Knitting wool*
 """
 
 
-class Shelf(NamedTuple):
-    """One category: the styles of its goods, and (name, season or "", consumable) of each good.
-
-    Every good is a product, and another one in each style: "Tent"; "Tent, Trail"; … Consumables,
-    with a star in the list, are used up and bought again.
-    """
-
-    category: str
-    styles: list[str]
-    goods: list[tuple[str, str, bool]]
-
-
-def _shelf(entry: str) -> Shelf:
+def _shelf(entry: str) -> tuple[str, list[str], list[tuple[str, str, bool]]]:
     head, _, names = entry.partition("\n")
     category, _, styles = head.partition(": ")
     parts = (name.rstrip(")").partition(" (") for name in names.replace("\n", " ").split(", "))
     goods = [(name.rstrip("*"), season, name.endswith("*")) for name, _, season in parts]
-    return Shelf(category, styles.split(", "), goods)
+    return category, styles.split(", "), goods
 
 
 SHELVES = [_shelf(entry) for entry in re.split(r"\n(?=.*: )", _SHELVES.strip())]
+"""Each category, the styles of its goods, and (name, season or "", consumable) of each good.
+
+Every good is a product, and another one in each style: "Tent"; "Tent, Trail"; … Consumables, with a
+star in the list, are used up and bought again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +151,13 @@ def list_products(num_products: int) -> pl.DataFrame:
     Raises:
         InputError: there are fewer products than plain goods, or more than can be named.
     """
-    plain = [(shelf.category, *good) for shelf in SHELVES for good in shelf.goods]
+    plain = [(category, *good) for category, _, goods in SHELVES for good in goods]
     styled = [
         [
-            (shelf.category, f"{name}, {style}", season, used_up)
-            for style, (name, season, used_up) in product(shelf.styles, shelf.goods)
+            (category, f"{name}, {style}", season, used_up)
+            for style, (name, season, used_up) in product(styles, goods)
         ]
-        for shelf in SHELVES
+        for category, styles, goods in SHELVES
     ]
     listed = plain + [entry for entry in chain(*zip_longest(*styled)) if entry is not None]
     if not len(plain) <= num_products <= len(listed):

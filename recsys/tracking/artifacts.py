@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from recsys.data.prepared import Part
-
 BUNDLE = "bundle"
 SETTINGS, REPORT = "experiment.yaml", "report.html"
 COMPARISON = "comparison"
@@ -23,32 +21,15 @@ RECENT_WEIGHT = "count_ensemble_recent_weight"
 COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
 """The costs that a comparison shows, with the heads of their columns."""
 
-
-def rank_file(part: Part) -> str:
-    """Return the name of the rank table of a part of the split."""
-    return f"ranks_{part}.parquet"
-
-
-def model_alone_file(part: Part) -> str:
-    """Return the name of the rank table of the model without its count ensemble."""
-    return f"ranks_{part}_model_alone.parquet"
-
-
-def top_k_file(part: Part) -> str:
-    """Return the name of the table of best items."""
-    return f"topk_{part}.parquet"
-
-
-def next_list_file(part: Part, lists: str = "lists") -> str:
-    """Return the name of a table of next purchases; ``lists`` as in `Results.lists`."""
-    return f"{lists}_{part}.parquet"
-
-
-RUN_FILES = frozenset(
-    {
-        *(BUNDLE, SETTINGS, REPORT, rank_file("valid"), rank_file("test"), top_k_file("test")),
-        *(next_list_file("test"), next_list_file("test", "lists_best")),
-        *(model_alone_file("valid"), model_alone_file("test")),
-    }
-)
+TABLES = {
+    "ranks_valid": "valid/",
+    "ranks_valid_model_alone": "valid/model_alone_",
+    "ranks_test": "test/",
+    "ranks_test_model_alone": "test/model_alone_",
+    "topk_test": "test/",
+    "lists_test": "test/",
+    "lists_best_test": "test/best_",
+}
+"""The tables of a run, which are Parquet files, and the beginning of their metrics' names."""
+RUN_FILES = {BUNDLE, SETTINGS, REPORT, *(f"{name}.parquet" for name in TABLES)}
 """Everything that the folder of a run may contain."""

@@ -18,12 +18,7 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Source, source_of
 from recsys.evaluation.tables import NextListTable, RankTable
-from recsys.tracking.artifacts import (
-    COMPARISON,
-    model_alone_file,
-    next_list_file,
-    rank_file,
-)
+from recsys.tracking.artifacts import COMPARISON
 from recsys.tracking.store import existing_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)
@@ -161,7 +156,7 @@ def _download(
     client: MlflowClient, run: Run, part: Part, sources: Collection[Source]
 ) -> list[EvaluatedRun]:
     there = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    ranks, lists = rank_file(part), next_list_file(part)
+    ranks, lists = f"ranks_{part}.parquet", f"lists_{part}.parquet"
     if ranks not in there:
         raise InputError(f"run {run_label(run)}: has no rank table {ranks}: {run.info.status}")
     has_lists = "next_lists" in sources and lists in there
@@ -170,7 +165,7 @@ def _download(
         try:
             next_lists = NextListTable.load(fetch(lists)) if has_lists else None
             evaluated = EvaluatedRun(run, RankTable.load(fetch(ranks)), next_lists)
-            alone = model_alone_file(part)
+            alone = f"ranks_{part}_model_alone.parquet"
             if alone not in there or has_lists or "logged" in sources:
                 return [evaluated]
             table = RankTable.load(fetch(alone))

@@ -75,12 +75,12 @@ class Tracker:
         if not self.reason:
             self.flush()
 
-    def log_intervals(self, prefix: str, intervals: Mapping[str, Interval]) -> None:
-        """Log means as ``prefix/name`` and 95% intervals as ``prefix/name_low`` and ``_high``."""
+    def log_intervals(self, intervals: Mapping[str, Interval]) -> None:
+        """Log means by their names, and 95% intervals as ``NAME_low`` and ``NAME_high``."""
         ends = ("", "_low", "_high")
         self.log_metrics(
             {
-                f"{prefix}/{name}{end}": value
+                f"{name}{end}": value
                 for name, interval in intervals.items()
                 for end, value in zip(ends, interval, strict=True)
             }

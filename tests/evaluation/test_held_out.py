@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from recsys.config.experiment import EvaluationConfig, Experiment
 from recsys.config.files import parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.held_out import (
     evaluate_held_out,
@@ -51,6 +53,10 @@ class CountingScorer:
         return scores
 
 
+def scores_of(scorer: Scorer) -> Callable[[Holdout], torch.Tensor]:
+    return lambda some: scorer.score(some.histories)
+
+
 @pytest.mark.parametrize("users", [1, 2, 64])
 def test_one_pass_equals_two_passes(
     users: int, tiny_dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
@@ -59,12 +65,13 @@ def test_one_pass_equals_two_passes(
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
     scorer, config = CountingScorer(), EvaluationConfig(cutoffs=(1, 3))
     holdout = find_holdout(tiny_dataset, "test", "unknown")
-    found = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None)
+    tables, _ = evaluate_held_out(scores_of(scorer), tiny_dataset, holdout, "test", config, None)
     assert scorer.num_scored == len(holdout.histories)
     expected = evaluate(scorer, holdout, "test", config.seen)
-    assert found.ranks.ranks.tolist() == expected.ranks.tolist()
-    assert found.ranks.protocol == expected.protocol
-    assert np.array_equal(found.best.items, top_k(scorer, holdout.histories, 3, config.seen)[0])
+    assert tables["ranks_test"].frame["rank"].to_list() == expected.ranks.tolist()
+    assert tables["ranks_test"].protocol == expected.protocol
+    best, _ = top_k(scorer, holdout.histories, 3, config.seen)
+    assert tables["topk_test"].frame["items"].to_list() == best.tolist()
 
 
 def test_what_is_added_is_ranked_in_the_same_pass(tiny_dataset: PreparedDataset) -> None:
@@ -75,16 +82,19 @@ def test_what_is_added_is_ranked_in_the_same_pass(tiny_dataset: PreparedDataset)
     def added(model: Scorer) -> Scorer:
         return Blend.of([(model, 1.0), (counts, 2.0)])
 
-    found = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None, added)
+    def evaluated(scorer: Scorer, *added: Callable[[Scorer], Scorer]) -> dict[str, pl.DataFrame]:
+        given = tiny_dataset, holdout, "test", config, None
+        tables, _ = evaluate_held_out(scores_of(scorer), *given, *added)
+        return {name: table.frame for name, table in tables.items()}
+
+    found = evaluated(scorer, added)
     assert scorer.num_scored == len(holdout.histories)
-    alone = evaluate_held_out(scorer, tiny_dataset, holdout, "test", config, None)
-    both = evaluate_held_out(added(scorer), tiny_dataset, holdout, "test", config, None)
-    assert found.alone is not None
-    assert found.alone.frame.equals(alone.ranks.frame)
-    assert found.ranks.frame.equals(both.ranks.frame)
-    assert found.best.frame.equals(both.best.frame)
-    assert alone.alone is None
-    assert not found.best.frame.equals(alone.best.frame)
+    alone, both = evaluated(scorer), evaluated(added(scorer))
+    assert found["ranks_test_model_alone"].equals(alone["ranks_test"])
+    assert found["ranks_test"].equals(both["ranks_test"])
+    assert found["topk_test"].equals(both["topk_test"])
+    assert alone.keys() == {"ranks_test", "topk_test"}
+    assert not found["topk_test"].equals(alone["topk_test"])
 
 
 def test_targets_of_one_history_cannot_have_known_request_times(

@@ -12,19 +12,11 @@ import pytest
 
 from recsys.evaluation.metrics import Interval
 from recsys.reports import charts
-from recsys.reports.charts import (
-    STYLES,
-    Chart,
-    ForestRow,
-    add_line,
-    chart,
-    forest,
-    new_axes,
-)
+from recsys.reports.charts import STYLES, Chart, add_line, chart, forest, new_axes
 
 NAMES = ["<script>alert(1)</script> & $a_1$", "_b", "日本語の名前", "a\x1b[2Jb", "long " * 40]
 ROWS = [
-    ForestRow(name, Interval(0.2 + n, 0.1 + n, 0.5 + n), f".{n}", style)
+    (name, Interval(0.2 + n, 0.1 + n, 0.5 + n), f".{n}", style)
     for n, (name, style) in enumerate(zip(NAMES, STYLES, strict=False))
 ]
 
