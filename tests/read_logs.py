@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from recsys.config.data import Columns, DataConfig
-from recsys.data.log import Log, filter_log, read_log, settle
+from recsys.data.log import Log, filter_log, read_log
 from recsys.data.preparation import open_log
 from recsys.data.tables import TableSource
 
 
 def read(source: TableSource | Path, config: DataConfig | None = None) -> Log:
     table, _, config = open_log(source, config or DataConfig(), None)
-    columns, settled = settle(table, config)
-    return read_log(table, settled, columns)
+    return read_log(table, config)
 
 
 def read_plain(source: TableSource | Path, columns: Columns | None = None, **more: Any) -> Log:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from datetime import UTC, datetime
 
 import numpy as np
@@ -13,7 +14,7 @@ from recsys.config.data import ROW_ORDER, TIME_IS_NUMBER, DataConfig
 from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
-from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log, settle
+from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
 from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest
 from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
@@ -67,8 +68,7 @@ def append(
         table, _, config = open_log(source, config, folder)
         _refuse_what_needs_old_rows(old, config)
         try:
-            columns, settled = settle(table, config)
-            new = read_log(table, settled, columns)
+            new = read_log(table, config)
         except NoRowsLeftError as error:  # such as a day without purchases
             logger.warning("%s: nothing is added to %s", error, path)
             return old
@@ -94,9 +94,7 @@ def append(
         known = {"user_id": old.user_ids, "item_id": old.vocabulary.ids}
         log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection, known)
         log.fingerprint, log.time_format = old.manifest.log_fingerprint, old.config.time_format
-        for dropped in (old.manifest.dropped, new.dropped):
-            for reason, count in dropped.items():
-                log.count_drop(reason, count)
+        log.dropped = Counter(old.manifest.dropped) + new.dropped
         filter_log(log, config)
         people = _of_persons(old.user_table, config)
         item_rows = read_features(items, config, "the item table")

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from recsys.config.data import LeaveLastBasketOut, LeaveLastOut, UserHoldout
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Int64s
 from recsys.data.prepared import PreparedDataset
-from recsys.data.splits import TargetPositions, user_blocks
+from recsys.data.splits import user_blocks
 
 NOTABLE, FEW_TIMES = 0.01, 10
 """The share above which a finding is a warning, if a few cases are harmless; the number of distinct
@@ -45,23 +45,21 @@ def audit(
     """
     config, times = dataset.config, dataset.timestamps
     train, valid, test = np.diff(dataset.cuts.sum(axis=0, dtype=np.int64), prepend=0).tolist()
-    chosen = dataset.target_positions("test")
-    targets = chosen[dataset.items[chosen.targets] != PAD]
-    first = times[chosen.targets].min() if len(chosen.targets) else np.inf
-    later, repeated = _count_cases(dataset, targets, first)
+    users, every, ends = dataset.target_positions("test")
+    inside = dataset.items[every] != PAD
+    targets, starts, ends = every[inside], dataset.offsets[users[inside]], ends[inside]
+    first = times[every].min() if len(every) else np.inf
+    later, repeated = _count_cases(dataset, targets, ends, first)
 
     inherent = isinstance(config.split, LeaveLastOut | LeaveLastBasketOut | UserHoldout)
     future = "training interactions are later than the test target of some user"
     if inherent:
         future += f": {config.split.kind} does not split at a common time, global_time does"
-    minimums = {
-        name: getattr(config, name) for name in ("min_item_interactions", "min_user_interactions")
-    }
-    rules = [f"{name}={least}" for name, least in minimums.items() if least > 1]
+    minimums = "min_item_interactions", "min_user_interactions"
+    rules = [f"{name}={least}" for name in minimums if (least := getattr(config, name)) > 1]
     rules += ["k_core"] * (config.k_core and bool(rules))
     filters = ", ".join(rules + ["duplicates=last"] * (config.duplicates == "last"))
-    tied = targets.ends > targets.starts
-    tied &= times[targets.ends - 1] == times[targets.targets]
+    tied = (ends > starts) & (times[ends - 1] == times[targets])
     order, position = "the order of the rows", dataset.manifest.columns.position
     if position is not None:
         order = f"column {position!r}, then {order}"
@@ -118,14 +116,14 @@ def audit(
         finding(
             "repeat_targets",
             repeated,
-            len(targets.targets),
+            len(targets),
             repeats,
             NOTABLE if seen == "filter" else harmless,
         ),
         finding(
             "outside_catalogue",
-            len(chosen.targets) - len(targets.targets),
-            len(chosen.targets),
+            len(every) - len(targets),
+            len(every),
             "test targets are items that are in no earlier part: no metric counts them",
             NOTABLE,
         ),
@@ -133,7 +131,7 @@ def audit(
 
 
 def _count_cases(
-    dataset: PreparedDataset, targets: TargetPositions, first: float
+    dataset: PreparedDataset, targets: Int64s, ends: Int64s, first: float
 ) -> tuple[int, int]:
     """Count training interactions later than the first target, and targets in their history."""
     offsets, later, repeated = dataset.offsets, 0, 0
@@ -145,8 +143,8 @@ def _count_cases(
         times = np.asarray(dataset.timestamps[start:end])[trains]
         pairs = pl.DataFrame({"pair": users * (dataset.num_items + 1) + items}).with_row_index()
         firsts = pairs.select(pl.col("index").min().over("pair")).to_series().to_numpy()
-        rows = slice(*np.searchsorted(targets.targets, (start, end)))
+        rows = slice(*np.searchsorted(targets, (start, end)))
         later += int(np.count_nonzero(times > first))
-        is_known = firsts[targets.targets[rows] - start] < targets.ends[rows] - start
+        is_known = firsts[targets[rows] - start] < ends[rows] - start
         repeated += int(np.count_nonzero(is_known))
     return later, repeated

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ from recsys.data.columns import WORDS, guess_columns
 from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
 from recsys.data.splits import BLOCK
 from recsys.data.tables import OpenTable, as_polars
-from recsys.data.times import date_of_form, fitting_forms, sure_form, time_like
+from recsys.data.times import compact_form, date_of_form, fitting_forms, time_like
 from recsys.data.where import Condition, NoRowsLeftError, keep_rows, parse
 from recsys.errors import InputError
 
@@ -49,21 +50,20 @@ def conditions_of(config: DataConfig, names: Sequence[str], origin: str) -> dict
 def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     """Return the columns of a log, guessed if not given, and settings with the form of dates."""
     columns = config.columns or Columns()
-    given = columns.model_fields_set
-    table.present([column for role, column in _named(columns, table).items() if role in given])
-    if not WORDS.keys() <= given:
+    if not WORDS.keys() <= columns.model_fields_set:
         sample = table.read(rows=_SAMPLE_ROWS)
         columns = guess_columns(sample, config.columns, table.origin, config.time_format)
-        table.present([*_named(columns, table).values()])
         guesses = (f"{word} {getattr(columns, role)!r}" for role, word in WORDS.items())
         logger.info("%s: its columns are %s", table.origin, ", ".join(guesses))
     column = columns.timestamp
     if config.time_format is not None or column not in table.names:  # row-order is none of them
         return columns, config
     times = table.read([column], _SAMPLE_ROWS)[column]
-    if len(times) == _SAMPLE_ROWS and len(fitting_forms(times)) > 1:
+    if len(forms := fitting_forms(times)) > 1 and len(times) == _SAMPLE_ROWS:
         times = table.read([column], _MANY_ROWS)[column]
-    if (form := sure_form(times)) is not None:
+        forms = fitting_forms(times)
+    form = forms[0] if len(forms) == 1 else compact_form(times)
+    if form is not None:
         digits = form.replace("%", "").isalpha()  # such as %Y%m%d
         numbers = f"; --time-format {TIME_IS_NUMBER} says that they are numbers" if digits else ""
         logger.info(
@@ -71,14 +71,6 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
             *(table.origin, column, form, numbers),
         )
     return columns, config.model_copy(update={"time_format": form})
-
-
-def _named(columns: Columns, table: OpenTable) -> dict[str, str]:
-    """Return the columns of a log by their roles, without a time that is the order of the rows."""
-    roles = columns.roles
-    if columns.timestamp == ROW_ORDER and ROW_ORDER not in table.names:
-        del roles["timestamp"]
-    return roles
 
 
 # --- The log --------------------------------------------------------------------------------------
@@ -104,7 +96,7 @@ class Log:
     """The names of the kept columns: int64, float64, text or lists of text."""
     known: Mapping[str, pl.Series] = field(default_factory=dict)
     """The ids that are numbered first, in their order, by role."""
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     """The number of dropped rows, by reason: they and ``rows`` add up to the rows of the source."""
     time_format: str | None = None
     """The form that dates were read by, given or found; None if that of ISO 8601 alone."""
@@ -127,15 +119,11 @@ class Log:
         for batch in self.connection.sql(query).to_arrow_reader(BLOCK):
             yield as_polars(pa.Table.from_batches([batch]))
 
-    def count_drop(self, reason: str, count: int) -> None:
-        """Count dropped rows, if there are any."""
-        if count:
-            self.dropped[reason] = self.dropped.get(reason, 0) + count
-
     def drop(self, table: str, reason: str, condition: str) -> None:
         """Delete the rows of a table for which a condition holds, and count them."""
         (count,) = self.first(f"delete from {table} where {condition}")
-        self.count_drop(reason, count)
+        if count:
+            self.dropped[reason] += count
         self.rows -= count
 
     def table(self) -> pl.DataFrame:
@@ -144,11 +132,6 @@ class Log:
         chosen = ", ".join(map(name, ("user_id", "item_id", "timestamp", *kept)))
         joined = "log join users using (u) join items using (i)"
         return self.frame(f"select {chosen} from {joined} order by log.rowid")
-
-    def ids(self, role: str) -> pl.Series:
-        """Return the ids of users or items, by their numbers."""
-        table, number = ("users", "u") if role == "user_id" else ("items", "i")
-        return self.frame(f"select {role} from {table} order by {number}")[role]
 
     def compute_fingerprint(self) -> str:
         """Return the SHA-256 of all rows; called before any filter."""
@@ -162,16 +145,19 @@ class Log:
 def read_log(
     table: OpenTable,
     config: DataConfig,
-    columns: Columns,
+    columns: Columns | None = None,
     *,
     features: Sequence[str] = (),
     with_fingerprint: bool = True,
 ) -> Log:
-    """Read a log whose columns are known: drop rows by conditions, check values, sort.
+    """Read a log: drop rows by conditions, check values, sort.
 
-    Messages number data rows from 1, without the header. ``features`` are further columns to keep;
-    scoring needs no fingerprint.
+    Columns that are not given are those of the config, or found, and so is the form of dates; see
+    `settle`. Messages number data rows from 1, without the header. ``features`` are further columns
+    to keep; scoring needs no fingerprint.
     """
+    if columns is None:
+        columns, config = settle(table, config)
     origin, roles = table.origin, columns.roles
     keep = tuple(dict.fromkeys([*config.keep, *features]))
     log = Log(table.connection, origin, columns, keep, time_format=config.time_format)
@@ -179,7 +165,10 @@ def read_log(
         if len(same := [role for role in roles if roles[role] == column]) > 1:
             raise InputError(f"{origin}: column {column!r} cannot be both {' and '.join(same)}")
     conditions = conditions_of(config, table.names, origin)
-    needed = dict.fromkeys([*_named(columns, table).values(), *keep])
+    needed = dict.fromkeys(roles.values())
+    if columns.timestamp == ROW_ORDER and ROW_ORDER not in table.names:
+        del needed[ROW_ORDER]
+    needed |= dict.fromkeys(keep)
     needed |= dict.fromkeys(c for condition in conditions.values() for c in condition.columns)
     rows = _Rows(log, table)
     rows.load([*needed])
@@ -249,7 +238,7 @@ class _Rows:
         for reason, condition in conditions.items():
             rows, origin = self.log.rows, self.log.origin
             dropped = keep_rows(self.log.connection, "staged", condition, origin, ids)
-            self.log.dropped[reason] = self.log.dropped.get(reason, 0) + dropped
+            self.log.dropped[reason] += dropped
             self.log.rows -= dropped
             if rows and not self.log.rows:
                 raise NoRowsLeftError(condition.written, rows, origin)

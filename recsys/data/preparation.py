@@ -20,7 +20,7 @@ from recsys.data.database import in_one_line, memory_setting
 from recsys.data.database import name as quoted
 from recsys.data.entity_tables import as_lists, is_vectors, user_of_session, with_features
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
-from recsys.data.log import KEPT, Log, filter_log, read_log, settle
+from recsys.data.log import KEPT, Log, filter_log, read_log
 from recsys.data.manifest import INTERACTIONS, OUTSIDE, AppendedLog, Manifest, count_copies
 from recsys.data.sources import find_named_dataset, read_named
 from recsys.data.spark import is_spark_frame, spark_table
@@ -61,14 +61,13 @@ def write_dataset(
         name = table.origin
         with in_one_line(name), stage(f"preparing {name}") as progress:
             progress.say("reading")
-            columns, settled = settle(table, config)
-            log = read_log(table, settled, columns)
+            log = read_log(table, config)
             progress.say("filtering")
-            filter_log(log, settled)
+            filter_log(log, config)
             progress.say("writing")
             features = item_table if items is not None else named_items
             files = folder / "files"
-            manifest = build(log, settled, files, features, user_table, choose_split=choose_split)
+            manifest = build(log, config, files, features, user_table, choose_split=choose_split)
             with sole_use(out, "prepares it", PATIENCE):
                 if not _is_there(manifest, out):
                     put_in_place(manifest, files, out)
@@ -133,8 +132,7 @@ def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
     times = np.empty(0, dtype=np.int64)
     if not split.cuts:
         table, _, config_of_log = open_log(config.source, config, None)
-        columns, settled = settle(table, config_of_log)
-        times = read_log(table, settled, columns).table()["timestamp"].to_numpy()
+        times = read_log(table, config_of_log).table()["timestamp"].to_numpy()
     return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))
 
 
@@ -166,7 +164,7 @@ def build(
     numbers, times = _write_interactions(log, folder)
     split = (choose_split and choose_split(times, offsets)) or config.split
     cuts = cut_points(split, times, offsets)
-    item_ids = log.ids("item_id")
+    item_ids = log.frame("from items order by i")["item_id"]
     inside = np.arange(len(item_ids)) < num_known
     for low, high in user_blocks(offsets):  # which items occur before the test part
         start, end = int(offsets[low]), int(offsets[high])

@@ -20,7 +20,7 @@ from recsys.data.database import check_memory
 from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
 from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
 from recsys.data.preparation import write_dataset
-from recsys.data.splits import Holdout, NextPurchases, TargetPositions, find_targets, target_policy
+from recsys.data.splits import Holdout, find_targets
 from recsys.data.tables import TableSource
 from recsys.errors import InputError, checked_path
 
@@ -184,11 +184,10 @@ class PreparedDataset:
         ends = starts + self.cuts[:, _START[before]]
         return self.histories_between(np.arange(self.num_users), starts, ends)
 
-    def target_positions(self, part: Part) -> TargetPositions:
-        """Return the positions of a part's targets, also of those that `holdout` excludes."""
-        start = _START[part]
-        cuts = self.cuts[:, start], self.cuts[:, start + 1]
-        return find_targets(self.timestamps, self.offsets, cuts, *target_policy(self.config.split))
+    def target_positions(self, part: Part) -> tuple[Int64s, Int64s, Int64s]:
+        """Return user, position and end of history of a part's targets; see `find_targets`."""
+        bounds = self.offsets[:-1, None] + self.cuts[:, _START[part] : _START[part] + 2]
+        return find_targets(self.config.split, self.timestamps, self.offsets, *bounds.T)
 
     def holdout(self, part: Part, request_time: RequestTime = "unknown") -> Holdout:
         """Return the targets of a part of the split one by one, in user order, oldest first.
@@ -196,50 +195,32 @@ class PreparedDataset:
         With ``request_time: known`` histories have the times of their targets, and targets at
         different times have histories of their own. More than fit into the memory are refused.
         """
-        positions = self.target_positions(part)
-        inside = positions[self.items[positions.targets] != PAD]
+        users, targets, ends = self.target_positions(part)
         known = np.concatenate([[0], np.cumsum(self.items != PAD)])
-        kept = inside[known[inside.ends] > known[inside.starts]]
-        differs = np.diff(kept.users, prepend=-1) != 0
-        differs |= np.diff(known[kept.ends], prepend=-1) != 0
+        inside = self.items[targets] != PAD
+        kept = inside & (known[ends] > known[self.offsets[users]])
+        users, targets, ends = users[kept], targets[kept], ends[kept]
+        differs = np.diff(users, prepend=-1) != 0
+        differs |= np.diff(known[ends], prepend=-1) != 0
         request_times = None
         if request_time == "known":
-            times = self.timestamps[kept.targets]
+            times = self.timestamps[targets]
             differs[1:] |= np.diff(times) != 0
             request_times = times[differs]
-        starts, ends = kept.starts[differs], kept.ends[differs]
+        owners, ends = users[differs], ends[differs]
+        starts = self.offsets[owners]
         check_memory(
             24 * int((ends - starts).sum()),
-            f"{self.path}: the histories of the {len(kept.users):,} {part} targets",
+            f"{self.path}: the histories of the {len(users):,} {part} targets",
             "let the split choose fewer (targets: first), or freeze them (history: frozen)",
         )
         return Holdout(
-            users=kept.users,
-            targets=self.items[kept.targets],
-            positions=kept.targets,
-            history_rows=np.cumsum(differs) - 1,
-            histories=self.histories_between(kept.users[differs], starts, ends, request_times),
-            dropped=len(positions.users) - len(inside.users),
-            without_history=len(inside.users) - len(kept.users),
-        )
-
-    def next_purchases(self, part: Part, request_time: RequestTime = "unknown") -> NextPurchases:
-        """Return all purchases in a part of the split of the users with a history, user by user.
-
-        Histories end where the part begins, and have the time of the first purchase if it is known.
-        """
-        starts = self.offsets[:-1] + self.cuts[:, _START[part]]
-        ends = self.offsets[:-1] + self.cuts[:, _START[part] + 1]
-        targets = Histories.from_spans(self.items, starts, ends)
-        histories = self.histories(part)
-        users = np.flatnonzero((targets.lengths > 0) & (histories.lengths > 0))
-        times = self.timestamps[starts[users]] if request_time == "known" else None
-        return NextPurchases(
             users=users,
-            histories=replace(histories.take(users), request_times=times),
-            targets=targets.take(users),
-            dropped=int((ends - starts).sum()) - len(targets.items),
-            without_history=int(targets.lengths[histories.lengths == 0].sum()),
+            targets=self.items[targets],
+            history_rows=np.cumsum(differs) - 1,
+            histories=self.histories_between(owners, starts, ends, request_times),
+            dropped=int(np.count_nonzero(~inside)),
+            without_history=int(np.count_nonzero(inside & ~kept)),
         )
 
 

@@ -15,16 +15,14 @@ import numpy as np
 
 from recsys.config.data import (
     Backtest,
-    ChosenTargets,
     GlobalTime,
-    KnownHistory,
     LeaveLastBasketOut,
     LeaveLastOut,
     Split,
     UserHoldout,
     time_value,
 )
-from recsys.data.histories import Bools, Histories, Int32s, Int64s
+from recsys.data.histories import Bools, Histories, Int32s, Int64s, span_indices
 from recsys.data.times import time_like
 from recsys.errors import InputError
 
@@ -193,51 +191,29 @@ def user_blocks(offsets: Int64s) -> Iterator[tuple[int, int]]:
 # --- Targets and what precedes them ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TargetPositions:
-    """Q targets and their histories, as positions [Q] among the N interactions of a dataset."""
-
-    users: Int64s
-    """The user's row in the dataset."""
-    targets: Int64s
-    """The position of each target, ascending."""
-    starts: Int64s
-    """Where the history starts: at the user's first interaction."""
-    ends: Int64s
-    """Where the history ends (exclusive), at most the target's position."""
-
-    def __getitem__(self, rows: Bools) -> TargetPositions:
-        fields = self.users, self.targets, self.starts, self.ends
-        return TargetPositions(*(values[rows] for values in fields))
-
-
-def target_policy(split: Split) -> tuple[ChosenTargets, KnownHistory]:
-    """Return which interactions of a part are targets, and where their histories end."""
-    if isinstance(split, GlobalTime):
-        return split.targets, split.history
-    return ("last", "advancing") if isinstance(split, UserHoldout) else ("every", "frozen")
-
-
 def find_targets(
-    timestamps: Int64s,
-    offsets: Int64s,
-    part: tuple[Int32s, Int32s],
-    chosen: ChosenTargets,
-    history: KnownHistory,
-) -> TargetPositions:
-    """Find the targets of a part, given the cut points [U] at which it starts and ends."""
-    starts, ends = (offsets[:-1] + cut for cut in part)
+    split: Split, timestamps: Int64s, offsets: Int64s, starts: Int64s, ends: Int64s
+) -> tuple[Int64s, Int64s, Int64s]:
+    """Find the Q targets of a part, which has the interactions ``starts`` to ``ends`` of users [U].
+
+    Returns the row of each target's user [Q], the position of the target among the N interactions
+    [Q], ascending, and where its history ends [Q] (exclusive): it starts at the user's first one.
+    """
+    chosen, history = "every", "frozen"
+    if isinstance(split, GlobalTime):
+        chosen, history = split.targets, split.history
+    elif isinstance(split, UserHoldout):
+        chosen, history = "last", "advancing"
     if chosen == "first":
         ends = np.minimum(ends, starts + 1)
     firsts = np.maximum(starts, ends - 1) if chosen == "last" else starts
     users = np.repeat(np.arange(len(starts)), ends - firsts)
-    before = np.concatenate([[0], np.cumsum(ends - firsts)])[:-1]
-    targets = np.arange(len(users)) + (firsts - before)[users]
+    targets = span_indices(firsts, ends)
     history_ends = starts[users]
     if history == "advancing":
         first = _begins_a_time(timestamps, offsets)
         history_ends = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))[targets]
-    return TargetPositions(users, targets, offsets[users], history_ends)
+    return users, targets, history_ends
 
 
 def _begins_a_time(timestamps: Int64s, offsets: Int64s) -> Bools:
@@ -259,8 +235,6 @@ class Holdout:
     """The user's row in the dataset, ascending."""
     targets: Int32s
     """Item tokens, each at least 1."""
-    positions: Int64s
-    """The position of each target among the dataset's interactions, ascending."""
     history_rows: Int64s
     """The row in ``histories`` of each target's history, ascending."""
     histories: Histories
@@ -295,23 +269,6 @@ class Holdout:
             self,
             users=self.users[chosen],
             targets=self.targets[chosen],
-            positions=self.positions[chosen],
             history_rows=history_rows,
             histories=histories,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class NextPurchases:
-    """The purchases of Q users in one part of the split, each with the history before it."""
-
-    users: Int64s
-    """Shape [Q], ascending: the dataset rows of users with a history and a target."""
-    histories: Histories
-    """The Q histories before that part, without items outside the catalogue."""
-    targets: Histories
-    """The Q users' items in that part, oldest first, likewise."""
-    dropped: int
-    """Number of targets outside the catalogue, which are not among ``targets``."""
-    without_history: int = 0
-    """Number of other targets of users without a history, likewise."""

@@ -88,12 +88,10 @@ def compact_form(values: pl.Series) -> str | None:
     if not (known.dtype.is_integer() or known.dtype == pl.String):
         return None
     written = known.cast(pl.String).drop_nulls()
-    lengths = written.str.len_bytes()
-    for digits, form in _COMPACT.items():
-        if (lengths == digits).sum() >= _MOST_DATES * len(written) > 0:
-            years = dates_of_form(written, form).dt.year()
-            if years.is_between(1970, 2100).sum() >= _MOST_DATES * len(written):
-                return form
+    for form in _COMPACT.values():
+        years = dates_of_form(written, form).dt.year()
+        if years.is_between(1970, 2100).sum() >= _MOST_DATES * len(written) > 0:
+            return form
     return None
 
 
@@ -116,12 +114,6 @@ def fitting_forms(values: pl.Series) -> list[str]:
         if re.fullmatch(_pattern(form), first)
         and dates_of_form(others, form).dt.year().is_between(1900, 9999).fill_null(False).all()
     ]
-
-
-def sure_form(values: pl.Series) -> str | None:
-    """Return the form of dates if their values leave no doubt, and it is not ISO 8601."""
-    forms = fitting_forms(values)
-    return forms[0] if len(forms) == 1 else compact_form(values)
 
 
 def is_compact(form: str | None) -> bool:

@@ -197,11 +197,11 @@ def evaluate_lists(
     length, tables = next_list_length(dataset), {}
     if length is None:
         return {}
-    purchases = dataset.next_purchases(part, request_time)
+    holdout = dataset.holdout(part, request_time)
     for name, source in sources.items():
         if isinstance(source, SequenceGenerator):
-            lists, _ = source.generate(purchases.histories, length, seen)
+            lists, _ = source.generate(holdout.histories, length, seen)
         else:
-            lists, _ = top_k(source, purchases.histories, length, seen)
-        tables[name] = next_list_table(lists, purchases, part, dataset.num_items, seen)
+            lists, _ = top_k(source, holdout.histories, length, seen)
+        tables[name] = next_list_table(lists, holdout, part, dataset.num_items, seen)
     return tables

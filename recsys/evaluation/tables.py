@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from recsys.data.histories import Float32s, Histories, Int32s, Int64s
 from recsys.data.prepared import Part
-from recsys.data.splits import Holdout, NextPurchases
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import CATALOGUE, Candidates
 from recsys.evaluation.metrics import (
@@ -253,21 +253,20 @@ class TopKTable(SavedTable):
 
 
 def next_list_table(
-    lists: Int32s, next_purchases: NextPurchases, part: Part, num_items: int, seen: Seen
+    lists: Int32s, holdout: Holdout, part: Part, num_items: int, seen: Seen
 ) -> NextListTable:
-    """Make the table of one list per user [Q, n], beside the purchases of these Q users."""
-    targets = next_purchases.targets
-    rows = pl.DataFrame({"row": targets.users, "item": targets.items})
+    """Make the table of one list for each history [H, n], beside the targets after it."""
+    _, first = np.unique(holdout.history_rows, return_index=True)
+    rows = pl.DataFrame({"row": holdout.history_rows, "item": holdout.targets})
     frame = pl.DataFrame(
         {
-            "user": next_purchases.users,
+            "user": holdout.users[first],
             "generated": pl.Series(lists),
             "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
         },
         schema_overrides={"generated": pl.List(pl.Int32)},
     )
-    dropped, length = next_purchases.dropped, lists.shape[1]
-    protocol = TableProtocol(part, num_items, seen, dropped, length=length)
+    protocol = TableProtocol(part, num_items, seen, holdout.dropped, length=lists.shape[1])
     return NextListTable(frame, protocol)
 
 

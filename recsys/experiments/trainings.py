@@ -137,7 +137,7 @@ def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
     trained_on: tuple[str, ...] = manifest.protocol.trained_on
     if left_out and manifest.protocol.split == str(split) and part not in trained_on:
         return False
-    times = dataset.timestamps[dataset.target_positions(part).targets]
+    times = dataset.timestamps[dataset.target_positions(part)[1]]
     until = manifest.trained_until
     early = len(times) if until is None else int((times <= until).sum())
     if early:

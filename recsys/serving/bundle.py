@@ -379,7 +379,7 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
         return bundle.encoders.read(dataset)
     ours = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
     items = ours.astype(np.int32)[dataset.items]
-    targets = dataset.target_positions(part).targets
+    _, targets, _ = dataset.target_positions(part)
     outside = int((items[targets] == PAD).sum())
     if outside:
         logger.warning(

@@ -81,7 +81,6 @@ def targets_of(dataset: PreparedDataset, new: NDArray[np.bool_]) -> Holdout:
         holdout,
         users=holdout.users[kept],
         targets=holdout.targets[kept],
-        positions=holdout.positions[kept],
         history_rows=holdout.history_rows[kept],
         histories=histories,
     )

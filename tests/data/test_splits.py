@@ -212,10 +212,6 @@ def test_targets_and_histories_by_hand(
     assert list(zip(test.users.tolist(), test.targets.tolist(), histories, strict=True)) == expected
     assert test.without_history == without
     assert test.dropped == (2 if targets == "every" else 1)
-    together = dataset.next_purchases("test")  # all purchases after the cut, whatever the split
-    assert together.users.tolist() == [0]
-    assert (together.targets.items.tolist(), together.histories.items.tolist()) == ([1, 2, 3],) * 2
-    assert (together.dropped, together.without_history) == (2, 2)
 
 
 @given(
@@ -230,19 +226,21 @@ def test_histories_have_nothing_later_than_the_cut(
     valid, test = moments
     users = [*users, [0, 9]]  # so that each part has an interaction
     times, offsets = flat(users)
-    cuts = cut_points(GlobalTime(valid_from=valid, test_from=test), times, offsets)
+    split = GlobalTime(valid_from=valid, test_from=test)
+    cuts = cut_points(split, times, offsets)
     assert (cuts[:, 2] == np.diff(offsets)).all()
     for user, (end_of_training, end_of_validation, end) in zip(users, cuts, strict=True):
         assert user[:end_of_training] == [time for time in user if time < valid]
         assert user[end_of_validation:end] == [time for time in user if time >= test]
-    found = find_targets(times, offsets, (cuts[:, 1], cuts[:, 2]), chosen, known)
-    assert (times[found.targets] >= test).all()
-    assert found.starts.tolist() == offsets[found.users].tolist()
+    starts, stops = (offsets[:-1] + cuts[:, column] for column in (1, 2))
+    policy = split.model_copy(update={"targets": chosen, "history": known})
+    rows, targets, ends = find_targets(policy, times, offsets, starts, stops)
+    assert (times[targets] >= test).all()
     if chosen == "every":
-        assert found.targets.tolist() == np.flatnonzero(times >= test).tolist()
+        assert targets.tolist() == np.flatnonzero(times >= test).tolist()
     else:
-        assert len(set(found.users.tolist())) == len(found.users) == (cuts[:, 1] < cuts[:, 2]).sum()
-    for start, end, target in zip(found.starts, found.ends, found.targets, strict=True):
+        assert len(set(rows.tolist())) == len(rows) == (cuts[:, 1] < cuts[:, 2]).sum()
+    for start, end, target in zip(offsets[rows], ends, targets, strict=True):
         limit = test if known == "frozen" else times[target]
         assert (times[start:end] < limit).all()
         assert end == target or times[end] >= limit, "the history is complete"
@@ -279,15 +277,13 @@ def test_parts_partition_the_log(
     assert {item for history in known for item in history} == set(range(1, dataset.num_items + 1))
     targets: dict[Part, dict[int, list[int]]] = {}
     for part in PARTS:
-        together, single = dataset.next_purchases(part), dataset.holdout(part)
-        assert len(together.targets.items) + together.dropped == dataset.manifest.counts[part]
-        targets[part] = dict(zip(together.users.tolist(), lists(together.targets), strict=True))
-        pairs = [(user, item) for user, items in targets[part].items() for item in items]
-        assert list(zip(single.users.tolist(), single.targets.tolist(), strict=True)) == pairs
-        assert single.dropped == together.dropped
+        holdout, targets[part] = dataset.holdout(part), {}
+        assert len(holdout.targets) + holdout.dropped == dataset.manifest.counts[part]
+        for user, item in zip(holdout.users.tolist(), holdout.targets.tolist(), strict=True):
+            targets[part].setdefault(user, []).append(item)
         before = train if part == "valid" else known
-        assert lists(together.histories) == [before[user] for user in targets[part]]
-        assert lists(single.histories.take(single.history_rows)) == [before[u] for u, _ in pairs]
+        assert lists(holdout.histories) == [before[user] for user in targets[part]]
+        assert holdout.users.tolist() == np.array([*targets[part]])[holdout.history_rows].tolist()
     for user, user_id in enumerate(dataset.user_ids):
         bought = sorted((row for row in rows if row[0] == user_id), key=lambda row: row[2])
         tokens = dataset.vocabulary.encode([item for _, item, _ in bought]).tolist()

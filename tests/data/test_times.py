@@ -122,10 +122,6 @@ def test_targets_with_the_same_history_have_their_own_request_times(
         [(2, 10), (1, 20), (2, 30), (1, 40)],
         *[[(1, 7), (2, 8), (1, 9)]] * 2,
     ]
-    lists = dataset.next_purchases("test", "known").histories
-    assert lists.request_times is not None
-    assert lists.request_times.tolist() == [41, 9]
-    assert dataset.next_purchases("test").histories.request_times is None
 
 
 def experiment(times: TimesRead, *changes: str) -> Experiment:

@@ -169,7 +169,7 @@ def test_a_generative_model_is_evaluated_by_its_generated_lists(tmp_path: Path) 
     table = NextListTable.load(tmp_path / "out" / "lists_test.parquet")
     model = ModelBundle.open(run.bundle).model
     assert isinstance(model, SequenceToSequence)
-    histories = dataset.next_purchases("test").histories
+    histories = dataset.holdout("test").histories
     generated, _ = SequenceGenerator(model, 6).generate(histories, 2, "allow")
     assert table.frame["generated"].to_list() == generated.tolist()
     assert run.test["next_recall_at_2"] == table.summary()["next_recall_at_2"]

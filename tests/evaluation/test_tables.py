@@ -13,7 +13,7 @@ import pytest
 
 from recsys.baselines.counts import Popularity
 from recsys.data.histories import Histories
-from recsys.data.splits import Holdout, NextPurchases
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.tables import (
     NextListTable,
@@ -34,7 +34,6 @@ def holdout() -> Holdout:
     return Holdout(
         users=np.array([0, 0, 3, 3]),
         targets=np.array([3, 4, 1, 2], dtype=np.int32),
-        positions=np.array([2, 3, 5, 6]),
         history_rows=np.array([0, 0, 1, 2]),
         histories=Histories.from_lists([[1, 2], [3], [3, 1]]),
         dropped=5,
@@ -51,10 +50,9 @@ def best_items() -> TopKTable:
 
 
 def next_lists() -> NextListTable:
-    bought = [[2, 2, 7, 9], [4], [5, 6]]
-    purchases = NextPurchases(
-        np.arange(3) * 3, Histories.from_lists([[1]] * 3), Histories.from_lists(bought), dropped=8
-    )
+    rows = np.array([0, 0, 0, 0, 1, 2, 2])
+    bought = np.array([2, 2, 7, 9, 4, 5, 6], dtype=np.int32)
+    purchases = Holdout(rows * 3, bought, rows, Histories.from_lists([[1]] * 3), dropped=8)
     lists = np.array([[4, 2, 7], [1, 2, 3], [5, 0, 0]], dtype=np.int32)
     return next_list_table(lists, purchases, "test", 9, "allow")
 

@@ -49,9 +49,9 @@ def test_what_is_left_out_and_what_stays(dataset: PreparedDataset, mirror: Path)
 
 def test_the_last_month_is_test(dataset: PreparedDataset) -> None:
     cut = datetime(2011, 11, 10, tzinfo=UTC).timestamp()
-    test = dataset.target_positions("test")
-    assert (dataset.timestamps[test.targets] >= cut).all()
-    assert len(test.targets) == np.count_nonzero(dataset.timestamps >= cut) == 61_471
+    _, targets, _ = dataset.target_positions("test")
+    assert (dataset.timestamps[targets] >= cut).all()
+    assert len(targets) == np.count_nonzero(dataset.timestamps >= cut) == 61_471
     holdout = dataset.holdout("test")
     assert (len(holdout.targets), holdout.dropped, holdout.without_history) == (55_939, 517, 5_015)
 

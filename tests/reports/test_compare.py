@@ -14,7 +14,7 @@ from rich.text import Text
 
 from recsys.config.experiment import TrackingConfig
 from recsys.data.histories import Histories
-from recsys.data.splits import NextPurchases
+from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.tables import (
     NextListTable,
@@ -38,13 +38,10 @@ Write = Callable[..., str]
 
 def listed(lists: Sequence[Sequence[int]]) -> NextListTable:
     """Lists for users who all bought items 1 and 2."""
-    next_purchases = NextPurchases(
-        users=np.arange(len(lists)),
-        histories=Histories.from_lists([[9]] * len(lists)),
-        targets=Histories.from_lists([[1, 2]] * len(lists)),
-        dropped=0,
-    )
-    return next_list_table(np.array(lists, dtype=np.int32), next_purchases, "test", 2_000, "filter")
+    users = np.repeat(np.arange(len(lists)), 2)
+    items = np.tile(np.array([1, 2], dtype=np.int32), len(lists))
+    holdout = Holdout(users, items, users, Histories.from_lists([[9]] * len(lists)), dropped=0)
+    return next_list_table(np.array(lists, dtype=np.int32), holdout, "test", 2_000, "filter")
 
 
 @pytest.fixture
