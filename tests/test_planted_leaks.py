@@ -120,7 +120,7 @@ class Leaking(PreparedDataset):
     def histories(self, before: Part) -> Histories:
         starts = self.offsets[:-1]
         ends = starts + self.cuts[:, 1 if before == "valid" else 2]
-        return self.histories_between(np.arange(self.num_users), starts, ends)
+        return self.histories_between(starts, ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def share_of_own_category(
     )
     items = pl.DataFrame({"item_id": np.arange(ITEMS), "told": values})
     features = features_of(experiment.model, "item")
-    encoder = FeatureEncoder.fit("item", features, items) if features else None
+    encoder = FeatureEncoder.fit("item", features, items)
     catalogue = Catalogue.read(ITEMS, Encoders(encoder), items)
     histories = Histories.from_lists(bought)
     trained, _ = train(experiment, catalogue, histories, None, 6, lambda *_: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,24 +21,6 @@ _POOL_BATCHES = 50
 three logs, with 20 6 to 7%."""
 
 
-class FeatureTensors(NamedTuple):
-    """The features of the inputs, as in `Histories.padded_features`: [B, L, M] and [B, L, K]."""
-
-    categories: Tensor
-    shares: Tensor
-    numbers: Tensor
-
-    @classmethod
-    def from_histories(cls, histories: Histories, width: int | None = None) -> Self | None:
-        """Return the features of histories; None if the model reads none."""
-        arrays = histories.padded_features(width)
-        return None if arrays is None else cls(*map(torch.from_numpy, arrays))
-
-    def to(self, device: torch.device) -> FeatureTensors:
-        """Copy the features to a device."""
-        return FeatureTensors(*(_sent(values, device) for values in self))
-
-
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
     """The inputs and targets of one training step."""
@@ -53,8 +35,8 @@ class SequenceBatch:
     times: Tensor | None = None
     """Shape [B, L + 1], int64: the times of the inputs and of the last target, on the scale of the
     log. None if they are unknown or not used."""
-    features: FeatureTensors | None = None
-    """The features of the inputs, never of a last target. None if the model reads none."""
+    features: tuple[Tensor, ...] = ()
+    """`Histories.padded_features` of the inputs, never of a last target."""
 
     def shard(self, process: int, processes: int) -> SequenceBatch:
         """Return every P-th row for one of P processes; one without a row gets no targets."""
@@ -73,7 +55,7 @@ class SequenceBatch:
             change(self.lengths),
             change(self.targets),
             None if self.times is None else change(self.times),
-            None if self.features is None else FeatureTensors(*map(change, self.features)),
+            tuple(map(change, self.features)),
         )
 
 
@@ -103,7 +85,6 @@ class _Pass(NamedTuple):
     """The S sequences of a pass over the histories, as positions among all items."""
 
     number: int
-    users: Int64s
     starts: Int64s
     cuts: Int64s
     """Where the targets begin that follow the inputs; for next items, that of the last input."""
@@ -149,9 +130,13 @@ class TrainingBatches:
     ``max_sequence_length`` items: the newest items before a cut are inputs, and so many after it
     are targets, which ``batch_tokens`` counts too."""
     replay: Replay | None = None
+    shard: tuple[int, int] = field(default=(0, 1), init=False)
+    """Which of how many processes this is; see `SequenceBatch.shard`."""
     epoch: int = field(default=0, init=False)
     """The number of the next epoch."""
     _planned: _Pass | None = field(default=None, init=False)
+    _served: int = field(default=0, init=False)
+    _skipped: int = field(default=0, init=False)
 
     @property
     def num_tokens(self) -> int:
@@ -178,17 +163,17 @@ class TrainingBatches:
             users, replay = np.arange(len(lengths)), self.replay
             if replay is not None:
                 users = replay.draw(lengths, np.random.default_rng([self.seed, number]))
-            users, starts, cuts, ends = self._sequences(users, lengths[users], rng)
+            starts, cuts, ends = self._sequences(users, lengths[users], rng)
             targets = 0 if self.max_targets is None else int((ends - cuts).max(initial=0))
             length, tokens = self.max_sequence_length, self.batch_tokens
             batches = _plan(cuts - starts, length, tokens, rng, targets)
-            self._planned = _Pass(number, users, starts, cuts, ends, batches)
+            self._planned = _Pass(number, starts, cuts, ends, batches)
         return self._planned
 
     def _sequences(
         self, users: Int64s, lengths: Int64s, rng: np.random.Generator
-    ) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Return the users, starts, cuts and ends of the sequences of some users."""
+    ) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the starts, cuts and ends of the sequences of some users."""
         offsets, length = self.histories.offsets, self.max_sequence_length
         counts = -(-np.maximum(lengths - 1, 0) // length)
         if self.windows == "newest" and self.max_targets is None:
@@ -198,22 +183,37 @@ class TrainingBatches:
         if self.max_targets is not None:
             cuts = rng.integers(firsts + 1, ends)
             ends = np.minimum(ends, cuts + self.max_targets)
-            return users, np.maximum(firsts, cuts - length), cuts, ends
+            return np.maximum(firsts, cuts - length), cuts, ends
         later = np.repeat(np.cumsum(counts), counts) - np.arange(len(users)) - 1
         ends = ends - later * length
-        return users, np.maximum(firsts, ends - length - 1), ends - 1, ends
+        return np.maximum(firsts, ends - length - 1), ends - 1, ends
 
     def __len__(self) -> int:
         return len(self.plan(self.epoch))
 
+    def state_dict(self) -> dict[str, int]:
+        """Return how many batches of this epoch were served; Lightning saves it."""
+        return {"batches": self._served}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Skip the batches that were served when the state was taken."""
+        self._skipped = state["batches"]
+
     def __iter__(self) -> Iterator[SequenceBatch]:
+        skipped, self._skipped = self._skipped, 0
+        for number, batch in enumerate(self._batches(), 1):
+            if number > skipped:
+                self._served = number
+                yield batch.shard(*self.shard)
+
+    def _batches(self) -> Iterator[SequenceBatch]:
         batches = self.plan(self.epoch)
         planned = self._pass(self.epoch // self.epochs_per_pass)
         rng = np.random.default_rng([self.seed, self.epoch])
         self.epoch += 1
         spans, longest = self.histories.spans, self.max_sequence_length
         for rows in batches:
-            users, starts, cuts, ends = (values[rows] for values in planned[1:5])
+            starts, cuts, ends = (values[rows] for values in planned[1:4])
             lengths = cuts - starts
             width = batch_width(int(lengths.max()), longest)
             if self.max_targets is not None:
@@ -231,7 +231,7 @@ class TrainingBatches:
                 lengths=_tensor(lengths),
                 targets=grid[:, 1:].contiguous(),
                 times=None if times is None else _tensor(times[:, :-1]).contiguous(),
-                features=FeatureTensors.from_histories(spans(starts, cuts, users), width),
+                features=tuple(map(torch.from_numpy, spans(starts, cuts).padded_features(width))),
             )
 
 
@@ -249,37 +249,6 @@ def _masked(
     order = masked.int().argsort(dim=1, descending=True, stable=True)
     targets = (items * masked).gather(1, order)[:, : int(masked.sum(1).max())]
     return SequenceBatch(items * ~masked, lengths, targets.contiguous())
-
-
-class EpochBatches:
-    """One process's shard of each batch, from a given epoch on, and from the batch of a state."""
-
-    def __init__(
-        self, batches: TrainingBatches, epoch: int, process: int = 0, processes: int = 1
-    ) -> None:
-        self._batches, self._process, self._processes = batches, process, processes
-        self._batches.epoch = epoch
-        self._served = self._skipped = 0
-        self.num_tokens = batches.num_tokens
-        """Number of tokens of an epoch in all processes, without padding."""
-
-    def state_dict(self) -> dict[str, int]:
-        """Return how many batches of this epoch were served; Lightning saves it."""
-        return {"batches": self._served}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Skip the batches that were served when the state was taken."""
-        self._skipped = state["batches"]
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[SequenceBatch]:
-        skipped, self._skipped = self._skipped, 0
-        for number, batch in enumerate(self._batches, 1):
-            if number > skipped:
-                self._served = number
-                yield batch.shard(self._process, self._processes)
 
 
 def histories_after(histories: Histories, time: int | None) -> Bools:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -124,9 +124,7 @@ class CategoryColumn:
         """Return the categories of each row, each once: rows [N], ascending, and numbers from 0."""
         table = pl.DataFrame({"row": np.arange(len(values)), "value": values}).explode("value")
         known = pl.DataFrame({"value": self.values, "category": np.arange(len(self.values))})
-        present = table.unique(maintain_order=True).join(
-            known, on="value", how="inner", maintain_order="left"
-        )
+        present = table.join(known, on="value", how="inner", maintain_order="left")
         return present["row"].to_numpy(), present["category"].to_numpy()
 
     @property
@@ -240,8 +238,7 @@ class FeatureEncoder:
     """Encode tables of items, interactions or users as `FeatureTable` and `Features`."""
 
     entity: Entity
-    features: tuple[Feature, ...]
-    fitted: tuple[FeatureColumn, ...]
+    fitted: Mapping[Feature, FeatureColumn] = field(default_factory=dict)
     """The column of each feature."""
 
     @classmethod
@@ -253,34 +250,33 @@ class FeatureEncoder:
         A column that is missing, tells no rows apart, or has values of another kind is refused.
         """
         cells = (FeatureCells(entity, feature, table) for feature in features)
-        fitted = (COLUMN_CLASSES[column.feature.kind].fit(column) for column in cells)
-        return cls(entity, tuple(features), tuple(fitted))
+        return cls(entity, {c.feature: COLUMN_CLASSES[c.feature.kind].fit(c) for c in cells})
 
     @property
     def columns(self) -> list[str]:
         """The names of the columns, each once."""
-        return list(dict.fromkeys(feature.column for feature in self.features))
+        return list(dict.fromkeys(feature.column for feature in self.fitted))
 
     @property
     def num_categories(self) -> int:
         """Number of categories of all columns together."""
-        return sum(column.num_categories for column in self.fitted)
+        return sum(column.num_categories for column in self.fitted.values())
 
     @property
     def num_numbers(self) -> int:
         """Numbers per row of all columns together, K, without vectors."""
-        return 2 * sum(isinstance(column, NumberColumn) for column in self.fitted)
+        return 2 * sum(isinstance(column, NumberColumn) for column in self.fitted.values())
 
     @property
     def vector_dims(self) -> dict[str, int]:
         """The length of the vectors, by column."""
-        pairs = zip(self.features, self.fitted, strict=True)
-        return {f.column: column.dim for f, column in pairs if isinstance(column, VectorColumn)}
+        fitted = self.fitted.items()
+        return {f.column: column.dim for f, column in fitted if isinstance(column, VectorColumn)}
 
     def vectors(self, table: pl.DataFrame) -> ItemVectors:
         """Return the vectors of a table [R rows], as long as the fitted ones, by column."""
         vectors = {}
-        for feature, column in zip(self.features, self.fitted, strict=True):
+        for feature, column in self.fitted.items():
             if isinstance(column, VectorColumn):
                 cells = FeatureCells(self.entity, feature, table)
                 rows = column.encode(column.read(cells, column.dim))
@@ -291,7 +287,7 @@ class FeatureEncoder:
         """Encode a table [R rows] without its vectors; categories are numbered from ``first``."""
         numbers = [np.zeros((len(table), 0), dtype=np.float32)]
         bags = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
-        for feature, column in zip(self.features, self.fitted, strict=True):
+        for feature, column in self.fitted.items():
             cells = FeatureCells(self.entity, feature, table)
             if isinstance(column, NumberColumn):
                 numbers.append(column.encode(column.read(cells)))
@@ -314,20 +310,18 @@ class FeatureEncoder:
             self.encode(table)  # raises an error that names the missing column
         equal = table.with_row_index("__row").group_by(self.columns, maintain_order=True)
         different = equal.agg(pl.first(*KEYS[self.entity]), "__row")
-        rows = np.empty(len(table), dtype=np.int64)
-        counts = different["__row"].list.len().to_numpy()
-        numbers = np.repeat(np.arange(1, len(different) + 1), counts)
-        rows[different["__row"].explode().to_numpy()] = numbers
+        numbers = different.select(pl.int_range(1, pl.len() + 1).alias("number"), "__row")
+        rows = numbers.explode("__row").sort("__row")["number"].to_numpy()
         return Features(self.encode(different.drop("__row"), first), rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoders:
-    """The feature encoders of a model; None for an entity without features."""
+    """The feature encoders of a model."""
 
-    items: FeatureEncoder | None = None
-    interactions: FeatureEncoder | None = None
-    users: FeatureEncoder | None = None
+    items: FeatureEncoder = FeatureEncoder("item")
+    interactions: FeatureEncoder = FeatureEncoder("interaction")
+    users: FeatureEncoder = FeatureEncoder("user")
 
     @classmethod
     def fit(cls, config: ModelConfig, dataset: PreparedDataset) -> Encoders:
@@ -338,65 +332,60 @@ class Encoders:
             "user": lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0),
         }
         read = {entity: features_of(config, entity) for entity in tables}
+        no_rows = pl.DataFrame()
         return cls(
-            *(FeatureEncoder.fit(e, read[e], tables[e]()) if read[e] else None for e in read)
+            *(FeatureEncoder.fit(e, f, tables[e]() if f else no_rows) for e, f in read.items())
         )
-
-    @property
-    def _input_encoders(self) -> list[FeatureEncoder]:
-        return [encoder for encoder in (self.interactions, self.users) if encoder is not None]
 
     @property
     def input_sizes(self) -> tuple[int, int]:
         """Categories, and numbers, of interactions and users; those of users are numbered last."""
-        sizes = [(e.num_categories, e.num_numbers) for e in self._input_encoders]
+        sizes = [(e.num_categories, e.num_numbers) for e in (self.interactions, self.users)]
         return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
 
     @property
     def input_columns(self) -> list[str]:
         """The columns of interactions and users that the model reads, each once."""
-        return list(dict.fromkeys(name for e in self._input_encoders for name in e.columns))
+        return list(dict.fromkeys([*self.interactions.columns, *self.users.columns]))
 
-    def read_interactions(self, table: pl.DataFrame) -> Features | None:
-        """Encode interactions: user_id, item_id and their columns [N rows]."""
-        return None if self.interactions is None else self.interactions.read(table)
+    def of_rows(
+        self, interactions: pl.DataFrame, users: pl.DataFrame, owners: Int64s
+    ) -> tuple[Features, ...]:
+        """Encode N interactions, and of their users [U rows] the owner of each interaction [N].
 
-    def read_users(self, table: pl.DataFrame) -> Features | None:
-        """Encode users: user_id and their columns [N rows]."""
-        first = 1 if self.interactions is None else 1 + self.interactions.num_categories
-        return None if self.users is None else self.users.read(table, first)
+        The tables have the columns of the features, beside user_id and item_id.
+        """
+        first, found = 1 + self.interactions.num_categories, []
+        if self.interactions.fitted:
+            found.append(self.interactions.read(interactions))
+        if self.users.fitted:
+            found.append(self.users.read(users, first)[owners])
+        return tuple(found)
 
     def read(self, dataset: PreparedDataset) -> PreparedDataset:
         """Return the dataset with the features that the model reads in its histories."""
         if not self.input_columns:
             return dataset
-        return replace(
-            dataset,
-            interaction_features=self.read_interactions(dataset.interaction_table),
-            user_features=self.read_users(dataset.user_table),
-        )
+        owners = np.repeat(np.arange(dataset.num_users), np.diff(dataset.offsets))
+        features = self.of_rows(dataset.interaction_table, dataset.user_table, owners)
+        return replace(dataset, features=features)
 
     def save(self, folder: Path) -> None:
         """Write what was learned into a bundle; nothing for a model without features."""
-        encoders = [encoder for encoder in (self.items, *self._input_encoders) if encoder]
+        encoders = [e for e in (self.items, self.interactions, self.users) if e.fitted]
         if encoders:
-            fitted = {encoder.entity: list(map(asdict, encoder.fitted)) for encoder in encoders}
+            fitted = {e.entity: list(map(asdict, e.fitted.values())) for e in encoders}
             (folder / _FITTED).write_text(json.dumps(fitted, sort_keys=True), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, config: ModelConfig) -> Encoders:
         """Read the file that `save` wrote for a model of the same config."""
 
-        def read(entity: Entity) -> FeatureEncoder | None:
+        def read(entity: Entity) -> FeatureEncoder:
             features = features_of(config, entity)
-            if not features:
-                return None
-            columns = json.loads((folder / _FITTED).read_bytes())[entity]
-            fitted = (
-                COLUMN_CLASSES[feature.kind](**fields)
-                for feature, fields in zip(features, columns, strict=True)
-            )
-            return FeatureEncoder(entity, features, tuple(fitted))
+            columns = json.loads((folder / _FITTED).read_bytes())[entity] if features else ()
+            pairs = zip(features, columns, strict=True)
+            return FeatureEncoder(entity, {f: COLUMN_CLASSES[f.kind](**c) for f, c in pairs})
 
         try:
             return cls(read("item"), read("interaction"), read("user"))
@@ -405,15 +394,13 @@ class Encoders:
 
     def save_vectors(self, folder: Path, items: pl.DataFrame) -> pl.DataFrame:
         """Write the vectors that the model reads, if it reads any; return the other columns."""
-        vectors = {} if self.items is None else self.items.vectors(items)
-        if vectors:
+        if vectors := self.items.vectors(items):
             save_vectors(vectors, folder / VECTORS)
         return items.drop(*vectors)
 
     def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
         """Map the vectors that `save_vectors` wrote of so many items; others are refused."""
-        dims = {} if self.items is None else self.items.vector_dims
-        if not dims:
+        if not (dims := self.items.vector_dims):
             return {}
         path = folder / VECTORS
         with safe_open(path, framework="pt") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,7 @@ PAD = 0
 """The item token for "no item": padding, and items outside the catalogue."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FeatureTable:
+class FeatureTable(NamedTuple):
     """The features of R entities in rows 1 to R. Row 0 (PAD) has no features."""
 
     categories: Int64s
@@ -31,7 +31,7 @@ class FeatureTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """The features of N interactions or users, as rows of a table without duplicates."""
+    """The features of N interactions, as rows of a table without duplicates."""
 
     table: FeatureTable
     rows: Int64s
@@ -64,10 +64,8 @@ class Histories:
     """Shape [N]: the time of each interaction, on the scale of the log. None if unknown."""
     request_times: Int64s | None = None
     """Shape [B]: the time at which each user's next item is predicted. None if unknown."""
-    interaction_features: Features | None = None
-    """Those of the N interactions that the model reads."""
-    user_features: Features | None = None
-    """Those of the B users."""
+    features: tuple[Features, ...] = ()
+    """Those of the N interactions, and of their users, that the model reads."""
 
     @classmethod
     def from_lists(cls, lists: Sequence[Iterable[int]]) -> Histories:
@@ -82,8 +80,8 @@ class Histories:
         """Return the histories ``items[starts[b]:ends[b]]``, without PAD tokens."""
         return cls(items, np.array([0, len(items)])).spans(starts, ends)
 
-    def spans(self, starts: Int64s, ends: Int64s, users: Int64s | None = None) -> Histories:
-        """Return ``items[starts[b]:ends[b]]`` without PAD, with the features of users [B]."""
+    def spans(self, starts: Int64s, ends: Int64s) -> Histories:
+        """Return the histories ``items[starts[b]:ends[b]]``, without PAD and request times."""
         indices, offsets = span_indices(starts, ends), _offsets(ends - starts)
         items = np.asarray(self.items)[indices]
         known = items != PAD
@@ -94,9 +92,7 @@ class Histories:
             items,
             offsets,
             None if self.times is None else np.asarray(self.times)[indices],
-            None,
-            self.interaction_features and self.interaction_features[indices],
-            None if users is None else self.user_features and self.user_features[users],
+            features=tuple(features[indices] for features in self.features),
         )
 
     def __len__(self) -> int:
@@ -114,8 +110,7 @@ class Histories:
             offsets - offsets[0],
             None if self.times is None else self.times[span],
             None if self.request_times is None else self.request_times[users],
-            self.interaction_features and self.interaction_features[span],
-            self.user_features and self.user_features[users],
+            tuple(features[span] for features in self.features),
         )
 
     @property
@@ -138,15 +133,14 @@ class Histories:
 
     def take(self, rows: Int64s) -> Histories:
         """Return the histories of the given rows, in their order."""
-        taken = self.spans(self.offsets[rows], self.offsets[rows + 1], rows)
+        taken = self.spans(self.offsets[rows], self.offsets[rows + 1])
         times = self.request_times
         return taken if times is None else replace(taken, request_times=times[rows])
 
     def latest(self, count: int) -> Histories:
         """Return the last ``count`` items of each history."""
         starts = np.maximum(self.offsets[:-1], self.offsets[1:] - count)
-        latest = self.spans(starts, self.offsets[1:])
-        return replace(latest, request_times=self.request_times, user_features=self.user_features)
+        return replace(self.spans(starts, self.offsets[1:]), request_times=self.request_times)
 
     def padded(self, width: int | None = None) -> Int32s:
         """Return item tokens [B, width], right-padded with PAD; width >= the longest history."""
@@ -176,26 +170,17 @@ class Histories:
         )
         return grid
 
-    def padded_features(self, width: int | None = None) -> tuple[Int64s, Float32s, Float32s] | None:
-        """Return the features of each interaction and of its user, if there are any.
+    def padded_features(self, width: int | None = None) -> tuple[NDArray[Any], ...]:
+        """Return the features of each interaction, as in `FeatureTable`, if there are any.
 
         Categories and shares [B, width, M] and numbers [B, width, K], right-padded with 0.
         """
-        present = self._present(width)
-        tables = []
-        if self.interaction_features is not None:
+        present, grids = self._present(width), []
+        for features in self.features:
             rows = np.zeros(present.shape, dtype=np.int64)
-            rows[present] = self.interaction_features.rows
-            tables.append((self.interaction_features.table, rows))
-        if self.user_features is not None:
-            tables.append((self.user_features.table, present * self.user_features.rows[:, None]))
-        if not tables:
-            return None
-        categories, shares, numbers = (
-            np.concatenate([getattr(table, name)[rows] for table, rows in tables], axis=-1)
-            for name in ("categories", "shares", "numbers")
-        )
-        return categories, shares, numbers
+            rows[present] = features.rows
+            grids.append([values[rows] for values in features.table])
+        return tuple(np.concatenate(values, axis=-1) for values in zip(*grids, strict=True))
 
 
 def _offsets(lengths: Int64s) -> Int64s:

@@ -29,7 +29,6 @@ from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in
 from recsys.errors import InputError
 from recsys.folders.atomic import new_folder, sole_use, work_folder
-from recsys.folders.digests import folder_sha256
 from recsys.progress import stage
 
 logger = logging.getLogger(__name__)
@@ -208,7 +207,6 @@ def build(
             "outside_catalogue": len(outside),
         },
         dropped=dict(log.dropped),
-        files=folder_sha256(folder),
         appended=appended,
     )
 

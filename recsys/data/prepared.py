@@ -102,9 +102,8 @@ class PreparedDataset:
     """user_id and features [U rows]; ids ascend, but those of each append follow the earlier."""
     item_table: pl.DataFrame
     """item_id and features [I rows], in the same order; row i is item token i + 1."""
-    interaction_features: Features | None = None
+    features: tuple[Features, ...] = ()
     """The features of the N interactions that a model reads; see `Encoders.read`."""
-    user_features: Features | None = None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
@@ -171,18 +170,17 @@ class PreparedDataset:
         return np.less(np.arange(len(ends)), ends)
 
     def histories_between(
-        self, users: Int64s, starts: Int64s, ends: Int64s, request_times: Int64s | None = None
+        self, starts: Int64s, ends: Int64s, request_times: Int64s | None = None
     ) -> Histories:
-        """Return interactions ``starts[b]`` to ``ends[b]`` as the history of ``users[b]`` [B]."""
-        features = self.interaction_features, self.user_features
-        log = Histories(self.items, self.offsets, self.timestamps, None, *features)
-        return replace(log.spans(starts, ends, users), request_times=request_times)
+        """Return interactions ``starts[b]`` to ``ends[b]`` as history b [B]."""
+        log = Histories(self.items, self.offsets, self.timestamps, None, self.features)
+        return replace(log.spans(starts, ends), request_times=request_times)
 
     def histories(self, before: Part) -> Histories:
         """Return the history of every user before a part of the split [U histories]."""
         starts = self.offsets[:-1]
         ends = starts + self.cuts[:, _START[before]]
-        return self.histories_between(np.arange(self.num_users), starts, ends)
+        return self.histories_between(starts, ends)
 
     def target_positions(self, part: Part) -> tuple[Int64s, Int64s, Int64s]:
         """Return user, position and end of history of a part's targets; see `find_targets`."""
@@ -218,7 +216,7 @@ class PreparedDataset:
             users=users,
             targets=self.items[targets],
             history_rows=np.cumsum(differs) - 1,
-            histories=self.histories_between(owners, starts, ends, request_times),
+            histories=self.histories_between(starts, ends, request_times),
             dropped=int(np.count_nonzero(~inside)),
             without_history=int(np.count_nonzero(inside & ~kept)),
         )

@@ -27,7 +27,6 @@ from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
 from recsys.folders.atomic import new_folder
-from recsys.folders.digests import folder_sha256
 from recsys.folders.manifest import FolderManifest
 from recsys.inference.scorer import batches_of_similar_length
 from recsys.model.embeddings import ItemEmbeddings
@@ -119,7 +118,6 @@ def export_onnx(
             int8=int8,
             largest_difference=difference,
             ndcg_at_10=ndcg,
-            files=folder_sha256(folder),
         )
         manifest.write(folder)
     return manifest

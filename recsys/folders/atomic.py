@@ -129,12 +129,12 @@ def sync_entries(path: Path) -> None:
 def _sweep(path: Path) -> None:
     """Delete the workspaces of processes that were killed; put back an old folder found there."""
     for work in path.parent.glob(f".{glob.escape(path.name)}.????????{_SUFFIX}"):
-        if not is_unlocked(work):
-            continue
-        if (work / _OLD).exists() and not path.exists():
-            (work / _OLD).rename(path)
-            sync_entries(path.parent)
-        shutil.rmtree(work, ignore_errors=True)
+        with suppress(OSError), locked(work, wait=False) as is_nobodys:
+            if is_nobodys and (work / _OLD).exists() and not path.exists():
+                (work / _OLD).rename(path)
+                sync_entries(path.parent)
+            if is_nobodys:
+                shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager
@@ -200,25 +200,14 @@ def _holder(file: Path) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder itself for a moment; other processes wait, if the file system locks folders."""
+def locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a folder itself for a moment; yield whether it is held: some file systems lock none."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
+        is_held = False
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = True
+        yield is_held
     finally:
         os.close(descriptor)
-
-
-def is_unlocked(folder: Path) -> bool:
-    """Return whether nobody holds a folder; False if the file system cannot say."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return False
-    return True

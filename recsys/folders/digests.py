@@ -9,18 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recsys.errors import InputError
-
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def folder_sha256(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a folder, by name."""
-    return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
 
 
 def tree_sha256(tree: Mapping[str, Any]) -> str:
@@ -38,35 +31,25 @@ BLANK = _MARK.decode() + "0" * _DIGITS
 safetensors and Parquet have. So no copy separates a file from its checksum."""
 
 
-class DamagedError(InputError):
-    """The file is not as it was sealed."""
-
-
 def seal(path: Path) -> None:
     """Replace `BLANK`, which a file must contain once, by the SHA-256 of the file with it."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         place = _place_of_digest(content)
-        if place is None:
-            raise ValueError(f"{path}: {_MARK.decode()} does not occur once")
         content[place] = hashlib.sha256(content).hexdigest().encode()
 
 
-def check_seal(path: Path) -> bool:
-    """Return whether a file was sealed; one that was changed since is a `DamagedError`."""
-    if not path.stat().st_size:
-        return False
+def check_seal(path: Path) -> None:
+    """Raise a ValueError if a file was never sealed, or changed since."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as content:
         place = _place_of_digest(content)
-        if place is None:
-            return False
         digest, content[place] = content[place], b"0" * _DIGITS
         if hashlib.sha256(content).hexdigest().encode() != digest:
-            raise DamagedError(f"{path}: damaged: its SHA-256 is not the one that it holds")
-    return True
+            raise ValueError("damaged: its SHA-256 is not the one that it holds")
 
 
-def _place_of_digest(content: mmap.mmap) -> slice | None:
-    """Return where the digest is; None unless the mark occurs once."""
+def _place_of_digest(content: mmap.mmap) -> slice:
     start = content.find(_MARK) + len(_MARK)
     once = start >= len(_MARK) and content.find(_MARK, start) < 0
-    return slice(start, start + _DIGITS) if once and start + _DIGITS <= len(content) else None
+    if not once or start + _DIGITS > len(content):
+        raise ValueError("it does not hold its SHA-256, or is damaged")
+    return slice(start, start + _DIGITS)

@@ -47,8 +47,8 @@ class FolderManifest(BaseModel):
     format_version: int
     recsys: str = Field(default_factory=library_version)
     """The version of the library that wrote the folder."""
-    files: dict[str, str]
-    """The SHA-256 of each file in the folder except the manifest."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """The SHA-256 of each file in the folder except the manifest; `write` fills it in."""
     digest: str = ""
     """The SHA-256 of all other fields; see `tree_sha256`."""
 
@@ -133,8 +133,10 @@ class FolderManifest(BaseModel):
         return manifest
 
     def write(self, folder: Path) -> None:
-        """Write the manifest into its folder."""
-        fields = self.model_dump(mode="json")
+        """Write the manifest into its folder, which has all other files by now."""
+        files = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
+        sealed = {file.name: file_sha256(file) for file in files}
+        fields = self.model_dump(mode="json") | {"files": sealed}
         fields["digest"] = tree_sha256(fields)
         text = json.dumps(fields, indent=2, ensure_ascii=False)
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")

@@ -56,7 +56,7 @@ class Catalogue:
         Vectors are columns of the table if None.
         """
         encoder = encoders.items
-        if encoder is None:
+        if not encoder.fitted:
             return cls(num_items, encoders)
         vectors = encoder.vectors(items) if vectors is None else vectors
         return cls(num_items, encoders, encoder.encode(items), vectors)
@@ -85,16 +85,15 @@ class Catalogue:
         inputs = features = None
         if encoders.input_columns:
             inputs = FeatureEmbeddings(*encoders.input_sizes, dim)
-        if encoders.items is not None and self.features is not None:
-            values = self.features.categories, self.features.shares, self.features.numbers
-            categories, shares, numbers = map(torch.from_numpy, values)
+        if self.features is not None:
+            values = tuple(map(torch.from_numpy, self.features))
             own_rows = np.where(interactions > 0, np.arange(len(interactions)), PAD)
             rows = torch.from_numpy(own_rows if has_ids else np.zeros_like(own_rows))
             kinds = features_of(config, "item")
             columns = [feature.column for feature in kinds if feature.kind == "vector"]
             vectors = [VectorEmbeddings(self.vectors[column], dim) for column in columns]
             features = ItemFeatureEmbeddings(
-                (categories, shares, numbers), rows, encoders.items.num_categories, dim, vectors
+                values, rows, encoders.items.num_categories, dim, vectors
             )
         model = build_model(config, self.num_items if has_ids else 0, features, inputs)
         if features is not None and not has_ids:

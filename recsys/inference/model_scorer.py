@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from recsys.data.batches import FeatureTensors
 from recsys.data.histories import PAD, Float32s, Histories, Int32s, Int64s
 from recsys.errors import InputError
 from recsys.inference.ranking import best_of_all, best_of_blocks, excluded_items, no_items
@@ -236,12 +235,12 @@ def model_inputs(model: Model, histories: Histories) -> ModelInputs:
     device = model.items.weight.device
     items = torch.from_numpy(histories.padded()).to(device)
     lengths = torch.from_numpy(histories.lengths).to(device)
-    times, features = histories.padded_times(), FeatureTensors.from_histories(histories)
+    times = histories.padded_times()
     return ModelInputs(
         items,
         lengths,
         None if times is None else torch.from_numpy(times).to(device),
-        None if features is None else features.to(device),
+        tuple(torch.from_numpy(values).to(device) for values in histories.padded_features()),
     )
 
 
@@ -291,7 +290,7 @@ class StateCache:
 
 def _key(model: Model, history: Histories) -> tuple[bytes, ...]:
     times = history.padded_times() if model.times != "none" else None
-    read = [history.items, times, *(history.padded_features() or ())]
+    read = [history.items, times, *history.padded_features()]
     return tuple(array.tobytes() for array in read if array is not None)
 
 

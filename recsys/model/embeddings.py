@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from recsys.model.attention import position_angles
 
-FeatureValues = tuple[Tensor, Tensor, Tensor]
+FeatureValues = tuple[Tensor, ...]
 """Categories [..., M], int64 from 1, padded with 0; their weights [..., M], 0 on padding; and
 numbers [..., K]."""
 

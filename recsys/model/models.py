@@ -36,7 +36,7 @@ class ModelInputs(NamedTuple):
     times: Tensor | None = None
     """int64 [B, L + 1], in one unit: the time of each interaction and, after the last one, the time
     of the next request; None if unknown."""
-    features: FeatureValues | None = None
+    features: FeatureValues = ()
     """Of each interaction and of its user [B, L, ...]."""
 
 
@@ -125,7 +125,7 @@ class NextItemModel(Model):
         """The inputs of the encoder, which are also those of the head's keys [B, L, D]."""
         embedded: Tensor = self.items(inputs.items)
         if self.inputs is not None:
-            if inputs.features is None:
+            if not inputs.features:
                 raise ValueError("this model reads features of its inputs, and there are none")
             embedded = embedded + self.inputs(*inputs.features)
         return embedded * math.sqrt(self.items.embedding_dim)

@@ -28,7 +28,6 @@ from recsys.data.histories import PAD, Float32s
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn, Vocabulary
 from recsys.errors import InputError, checked_path, one_line
 from recsys.folders.atomic import new_folder
-from recsys.folders.digests import folder_sha256
 from recsys.folders.manifest import MANIFEST, FolderManifest
 from recsys.inference.catalogue import empty_model
 from recsys.inference.model_scorer import ModelScorer, StateCache
@@ -37,7 +36,7 @@ from recsys.machine import keep_freed_memory
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import Head
 from recsys.model.models import Model
-from recsys.serving.raw_values import newest_for, times_on_scale
+from recsys.serving.raw_values import check_unit
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +90,8 @@ def write_files(
     item_table: pl.DataFrame,
     count_ensemble: CountEnsemble | None,
     encoders: Encoders,
-) -> dict[str, str]:
-    """Write all files of a bundle but its manifest; return their SHA-256 by name."""
+) -> None:
+    """Write all files of a bundle but its manifest."""
     if not isinstance(answer, Model):
         save_baseline(answer, folder / BASELINE)
     else:
@@ -103,7 +102,6 @@ def write_files(
     encoders.save(folder)
     (folder / CONFIG).write_text(dump_experiment(experiment), encoding="utf-8")
     item_table.write_parquet(folder / ITEMS)
-    return folder_sha256(folder)
 
 
 def read_items(path: Path, num_items: int) -> pl.DataFrame:
@@ -208,7 +206,7 @@ class ModelBundle:
         with new_folder(path) as folder:
             items = encoders.save_vectors(folder, dataset.item_table)
             items = items.with_columns(count=pl.Series(counts))
-            files = write_files(folder, answer, experiment, items, count_ensemble, encoders)
+            write_files(folder, answer, experiment, items, count_ensemble, encoders)
             BundleManifest(
                 dataset_fingerprint=dataset.fingerprint,
                 num_items=dataset.num_items,
@@ -221,7 +219,6 @@ class ModelBundle:
                 temperature=temperature,
                 trained_until=None if log.times is None else int(log.times.max()),
                 usual_gap=log.usual_gap,
-                files=files,
             ).write(folder)
         return cls.open(path)
 
@@ -387,14 +384,11 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
             *(dataset.path, outside, len(targets), part),
         )
     until = bundle.manifest.trained_until
-    times = times_on_scale(
-        dataset.timestamps, newest_for(dataset.timestamps, until), str(dataset.path)
-    )
-    if until is None or (len(targets) and times[targets].min() <= until):
+    check_unit(dataset.timestamps, until, str(dataset.path))
+    if until is None or (len(targets) and dataset.timestamps[targets].min() <= until):
         logger.warning(
             "%s: not the dataset that the model was trained on, and not all of its targets are "
             "later than what it was trained on: it may have seen some of them",
             dataset.path,
         )
-    mapped = replace(dataset, items=items, timestamps=times, item_table=bundle.item_table)
-    return bundle.encoders.read(mapped)
+    return bundle.encoders.read(replace(dataset, items=items, item_table=bundle.item_table))

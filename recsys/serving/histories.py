@@ -27,11 +27,11 @@ from recsys.errors import InputError
 from recsys.model.encoder import TimesRead
 from recsys.serving.raw_values import (
     RequestTime,
+    check_unit,
     id_series,
     joined_lists,
     known_tokens,
     lists_of,
-    newest_for,
     time_on_scale,
     times_on_scale,
 )
@@ -172,24 +172,19 @@ class HistoryReader:
         rows = np.arange(dataset.num_users) if users is None else self.rows(users)
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         entries = span_indices(starts, ends)
-        features, user_features = dataset.interaction_features, dataset.user_features
         return dataset.user_ids.gather(rows), Histories(
             self._tokens[dataset.items[entries]],
             np.concatenate([[0], np.cumsum(ends - starts)]),
-            times_on_scale(dataset.timestamps[entries], self._newest, str(dataset.path)),
-            interaction_features=None if features is None else features[entries],
-            user_features=None if user_features is None else user_features[rows],
+            dataset.timestamps[entries],
+            features=tuple(features[entries] for features in dataset.features),
         )
 
     @cached_property
     def _encoded(self) -> PreparedDataset:
         if self.dataset is None:
             raise InputError("users are looked up in a prepared dataset, and none was loaded")
+        check_unit(self.dataset.timestamps, self.newest, str(self.dataset.path))
         return self.encoders.read(self.dataset)
-
-    @cached_property
-    def _newest(self) -> int | None:
-        return newest_for(self._encoded.timestamps, self.newest)
 
     @cached_property
     def _users(self) -> Vocabulary:
@@ -294,7 +289,7 @@ class HistoryReader:
         if rows is None:
             offsets = np.zeros(len(users) + 1, dtype=np.int64)
             return users, Histories(np.empty(0, np.int32), offsets, np.empty(0, np.int64))
-        user_features = self._user_features(users, rows, origin)
+        user_table = self._user_table(users, rows, origin)
         if "session" in rows.columns:
             rows = rows.filter(pl.col("session") == pl.col("session").max().over("user_id"))
         lengths = _of_users(users, rows.group_by("user_id").len())["len"].fill_null(0).to_numpy()
@@ -303,10 +298,11 @@ class HistoryReader:
             self.vocabulary.encode(rows["item_id"]),
             np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
             rows["timestamp"].to_numpy(),
-            interaction_features=self.encoders.read_interactions(
-                rows.select("user_id", "item_id", *kept)
+            features=self.encoders.of_rows(
+                rows.select("user_id", "item_id", *kept),
+                user_table,
+                np.repeat(np.arange(len(users)), lengths),
             ),
-            user_features=user_features,
         )
 
     def _filtered(self, log: Log, data: DataConfig, users: pl.Series) -> pl.DataFrame | None:
@@ -330,9 +326,7 @@ class HistoryReader:
         rows = rows.cast({"user_id": users.dtype})
         return rows.sort("user_id", "session", maintain_order=True)
 
-    def _user_features(self, users: pl.Series, rows: pl.DataFrame, origin: str) -> Any:
-        if self.encoders.users is None:
-            return None
+    def _user_table(self, users: pl.Series, rows: pl.DataFrame, origin: str) -> pl.DataFrame:
         names = self.encoders.users.columns
         by_user = rows.group_by("user_id", maintain_order=True)
         values = by_user.agg(pl.col(KEPT + name).drop_nulls().alias(name) for name in names)
@@ -343,9 +337,7 @@ class HistoryReader:
                     f"{origin}: column {name!r} is a user feature, but user "
                     f"{several['user_id'][0]!r} has several values"
                 )
-        return self.encoders.read_users(
-            _of_users(users, values.with_columns(pl.col(names).list.first()))
-        )
+        return _of_users(users, values.with_columns(pl.col(names).list.first()))
 
 
 def _names(table: OpenTable, trained: Columns) -> dict[str, str]:

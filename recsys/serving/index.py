@@ -23,7 +23,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, checked_path, install_hint
 from recsys.evaluation.held_out import find_holdout
 from recsys.folders.atomic import new_folder
-from recsys.folders.digests import file_sha256, tree_sha256
+from recsys.folders.digests import tree_sha256
 from recsys.folders.manifest import FolderManifest
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import check_numbers, no_items, top_k
@@ -257,6 +257,6 @@ def make_index(
     with new_folder(Path(out)) as folder:
         directions = index.searched.quantizer.reconstruct_n(0, size)
         save_file({"directions": directions, "lists": index.lists}, folder / _LISTS)
-        files, digest = {_LISTS: file_sha256(folder / _LISTS)}, tree_sha256(bundle.manifest.files)
-        IndexManifest(bundle=digest, probes=probes, files=files).write(folder)
+        digest = tree_sha256(bundle.manifest.files)
+        IndexManifest(bundle=digest, probes=probes).write(folder)
     return {"items": bundle.num_items, "lists": size, "probes": probes, **facts}

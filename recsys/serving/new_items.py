@@ -34,7 +34,7 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
     Raises:
         InputError: the model reads no item features; see `_appended`.
     """
-    if bundle.encoders.items is None:
+    if not bundle.encoders.items.fitted:
         raise InputError(
             f"{bundle.path}: the model knows items only by their interactions and cannot score new "
             "ones: train it with model.item_features"
@@ -65,8 +65,7 @@ def _appended(
     """
     items, encoder = bundle.item_table, bundle.encoders.items
     new = read_table(source, origin=origin)
-    needed = ["item_id"] if encoder is None else ["item_id", *encoder.columns]
-    if not len(read_table(new, needed, origin)):
+    if not len(read_table(new, ["item_id", *encoder.columns], origin)):
         raise InputError(f"{origin}: the table has no rows")
     given, known = id_series(new["item_id"], origin), items["item_id"]
     ids = converted(given, known.dtype)
@@ -81,11 +80,9 @@ def _appended(
     same = (converted(new[name], dtype) for name, dtype in items.schema.items() if name in new)
     new = new.with_columns(column for column in same if column is not None)
     new = new.with_columns(item_id=ids, count=pl.lit(0, items.schema["count"]))
-    vectors: ItemVectors = {}
     try:
-        if encoder is not None:
-            encoder.encode(new)  # refuses what cannot be read
-            vectors = encoder.vectors(new)
+        encoder.encode(new)  # refuses what cannot be read
+        vectors = encoder.vectors(new)
         columns = [column for column in items.columns if column in new.columns]
         table = pl.concat([items, new.select(columns)], how="diagonal_relaxed")
     except (InputError, pl.exceptions.PolarsError) as error:
@@ -135,10 +132,9 @@ def extend(
     with new_folder(out) as folder:
         if vectors:
             save_vectors(vectors, folder / VECTORS)
-        files = write_files(folder, model, bundle.experiment, items, counts, bundle.encoders)
+        write_files(folder, model, bundle.experiment, items, counts, bundle.encoders)
         facts = {
             "num_items": len(items),
-            "files": files,
             "extended_from": EarlierBundle(path=str(bundle.path), digest=bundle.manifest.digest),
         }
         bundle.manifest.model_copy(update=facts).write(folder)

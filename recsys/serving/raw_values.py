@@ -141,13 +141,10 @@ def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
     return int(times_on_scale(numbers, newest, place, dates=isinstance(moment, str))[0])
 
 
-def newest_for(times: Int64s, newest: int | None) -> int | None:
-    """Return the newest time of the log for `times_on_scale` of a dataset's times.
-
-    None if the newest or they have no unit, or several: they are compared as numbers.
-    """
-    has_unit = newest is not None and units_in(np.array([newest]))
-    return newest if has_unit and len(units_in(times)) == 1 else None
+def check_unit(times: Int64s, newest: int | None, place: str) -> None:
+    """Refuse a dataset's times if they have one unit, and the newest of the log has another."""
+    if newest is not None and units_in(np.array([newest])) and len(units_in(times)) == 1:
+        times_on_scale(times, newest, place)
 
 
 def times_on_scale(times: Int64s, newest: int | None, place: str, *, dates: bool = False) -> Int64s:

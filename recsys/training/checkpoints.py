@@ -24,7 +24,7 @@ from torch import Tensor
 
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
-from recsys.folders.digests import BLANK, DamagedError, check_seal, seal
+from recsys.folders.digests import BLANK, check_seal, seal
 from recsys.training.epochs import Curve, EpochRecorder
 
 _HEADER, _SEAL, _TENSOR = "recsys.state", "recsys.seal", "recsys.tensor"
@@ -159,12 +159,11 @@ class CheckpointFile:
         if not self.path.exists():
             return None
         try:
-            if not check_seal(self.path):
-                raise KeyError("it has no checksum")
+            check_seal(self.path)
             with safe_open(self.path, framework="pt") as file:
                 header = (file.metadata() or {})[_HEADER]
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, DamagedError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise CheckpointError(
                 f"{self.path}: cannot be read as a checkpoint: delete it to start over ({error})"
             ) from error

@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
 from recsys.config.experiment import TrainingConfig
-from recsys.data.batches import EpochBatches
+from recsys.data.batches import TrainingBatches
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable
 from recsys.inference.ranking import NotANumberError
@@ -113,14 +113,14 @@ class EpochRecorder(pl.Callback):
         validate: Callable[[], RankTable] | None,
         config: TrainingConfig,
         epochs: int,
-        batches: EpochBatches,
+        batches: TrainingBatches,
         report: Report,
         curve: Curve,
     ) -> None:
         self.curve = curve
         self.average = EpochAverage() if config.average_weights else None
         self._module, self._validate, self._config = module, validate, config
-        self._epochs, self._batches, self._report = epochs, batches, report
+        self._epochs, self._tokens, self._report = epochs, batches.num_tokens, report
         self._decay_epochs = round(epochs * config.decay_fraction)
         self._started: float | None = None
         if curve.early_decay is not None:
@@ -209,7 +209,7 @@ class EpochRecorder(pl.Callback):
         metrics = {
             "train/loss": loss / targets,
             "train/seconds": seconds,
-            "train/tokens_per_second": self._batches.num_tokens / seconds,
+            "train/tokens_per_second": self._tokens / seconds,
         }
         self.curve.epochs.append(metrics)
         epoch, every = len(self.curve.epochs), self._config.validate_every

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from recsys.config.experiment import Experiment
 from recsys.config.model import AveragedConfig, MaskedItemConfig, SequenceToSequenceConfig
-from recsys.data.batches import EpochBatches, Replay, TrainingBatches, histories_after
+from recsys.data.batches import Replay, TrainingBatches, histories_after
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
@@ -139,8 +139,8 @@ def train(
         if validation is not None:
             scorer = ModelScorer(module.model, experiment.model.max_sequence_length)
             validate = partial(evaluate, scorer, validation, "valid", experiment.evaluation.seen)
-        epoch_batches = EpochBatches(batches, len(curve.epochs), process(), processes())
-        recorder = EpochRecorder(module, validate, config, epochs, epoch_batches, report, curve)
+        batches.epoch, batches.shard = len(curve.epochs), (process(), processes())
+        recorder = EpochRecorder(module, validate, config, epochs, batches, report, curve)
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
@@ -156,7 +156,7 @@ def train(
                     callbacks.append(ProgressLine(experiment.name, recorder, line))
                 trainer = _trainer(curve, epochs, callbacks, StateIO(curve, start, save))
                 with _signals_end_it(trainer, curve, usable=usable):
-                    trainer.fit(module, epoch_batches, ckpt_path=None if start is None else "state")
+                    trainer.fit(module, batches, ckpt_path=None if start is None else "state")
             module.zero_grad()  # the gradients of the last step
     module.model.load_state_dict(curve.best_weights)
     return module.model.to(training_device()).eval(), curve

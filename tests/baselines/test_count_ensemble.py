@@ -54,7 +54,7 @@ class Fixed:
 def holdout(histories: list[list[int]], targets: list[int]) -> Holdout:
     users = np.arange(len(targets))
     known = Histories.from_lists(histories)
-    return Holdout(users, np.array(targets, dtype=np.int32), users, users, known, dropped=0)
+    return Holdout(users, np.array(targets, dtype=np.int32), users, known, dropped=0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.batches import EpochBatches, SequenceBatch, TrainingBatches
+from recsys.data.batches import SequenceBatch, TrainingBatches
 from recsys.data.histories import Histories
 from recsys.errors import InputError
 
@@ -129,7 +129,8 @@ def test_an_epoch_goes_on_at_the_batch_of_a_state(kind: dict[str, Any]) -> None:
     histories = numbered([*lengths, 200])
     full = TrainingBatches(histories, 8, 20, 3, **kind)
     _, second = (list(full) for _ in range(2))
-    batches = EpochBatches(TrainingBatches(histories, 8, 20, 3, **kind), 1)
+    batches = TrainingBatches(histories, 8, 20, 3, **kind)
+    batches.epoch = 1
     assert len(batches) == len(second)
     batches.load_state_dict({"batches": 2})
     for batch, resumed in zip(second[2:], batches, strict=True):

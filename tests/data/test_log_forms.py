@@ -19,7 +19,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.where import keep_where
 from recsys.errors import InputError
 from recsys.serving.histories import HistoryReader
-from recsys.serving.raw_values import newest_for, times_on_scale
+from recsys.serving.raw_values import check_unit
 from tests.helpers.first_row import first_row
 
 LOGS = Path(__file__).parents[1] / "logs"
@@ -301,8 +301,7 @@ def test_two_units_are_warned_of(
 ) -> None:
     prepare(log_of(times[:-1]), out=tmp_path / "data")
     grown = append(log_of(times[-1:]), tmp_path / "data")
-    newest = newest_for(grown.timestamps, int(grown.timestamps.max()))
-    assert times_on_scale(grown.timestamps, newest, "data").tolist() == grown.timestamps.tolist()
+    check_unit(grown.timestamps, int(grown.timestamps.max()), "data")
     assert ("they are compared as numbers" in caplog.text) == bool(warns)
     assert warns in caplog.text
 

@@ -83,8 +83,8 @@ def test_what_is_added_is_ranked_in_the_same_pass(tiny_dataset: PreparedDataset)
         return Blend.of([(model, 1.0), (counts, 2.0)])
 
     def evaluated(scorer: Scorer, *added: Callable[[Scorer], Scorer]) -> dict[str, pl.DataFrame]:
-        given = tiny_dataset, holdout, "test", config, None
-        tables, _ = evaluate_held_out(scores_of(scorer), *given, *added)
+        scores = scores_of(scorer)
+        tables, _ = evaluate_held_out(scores, tiny_dataset, holdout, "test", config, None, *added)
         return {name: table.frame for name, table in tables.items()}
 
     found = evaluated(scorer, added)

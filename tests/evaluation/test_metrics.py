@@ -76,7 +76,7 @@ def rank(scores: NDArray[np.float32], relevant: NDArray[np.bool_]) -> RankTable:
     users, columns = np.nonzero(relevant)
     histories = Histories.from_lists([[1] * user for user in users.tolist()])
     each = np.arange(len(users))
-    holdout = Holdout(users, (columns + 1).astype(np.int32), each, each, histories, dropped=0)
+    holdout = Holdout(users, (columns + 1).astype(np.int32), each, histories, dropped=0)
     padded = np.insert(scores, 0, -np.inf, axis=1)
     return evaluate(Fixed(padded), holdout, "test", "allow")
 

@@ -99,9 +99,9 @@ def test_encoders_learn_only_from_the_training_part(dataset: PreparedDataset) ->
     assert encoders.interactions is not None
     trained = dataset.interaction_table.filter(dataset.in_training)
     assert len(trained) == 6
-    facts = [getattr(column, "values", None) for column in encoders.interactions.fitted]
+    facts = [getattr(column, "values", None) for column in encoders.interactions.fitted.values()]
     assert facts == [["buy", "view"], None, ["x", "y", "z"]]
-    number = encoders.interactions.fitted[1]
+    number = [*encoders.interactions.fitted.values()][1]
     assert getattr(number, "mean") == pytest.approx(trained["rating"].mean())  # noqa: B009
     assert encoders.input_sizes == (5, 4)
 
@@ -142,7 +142,7 @@ def test_scoring_reads_the_same_features_as_training(
     history, _ = ours.teacher_forced(
         ModelInputs(batch.items, batch.lengths, batch.times, batch.features), batch.targets
     )
-    before = known.spans(known.offsets[:-1], known.offsets[1:] - 1, np.arange(len(known))).latest(3)
+    before = known.spans(known.offsets[:-1], known.offsets[1:] - 1).latest(3)
     inputs = model_inputs(ours, before)
     side, lengths = ours(inputs), inputs.lengths
     order = np.argsort(-lengths.numpy(), kind="stable")  # ann has 3 items, bob 2 and cat 1
@@ -182,9 +182,7 @@ def test_features_of_a_target_are_never_used(dataset: PreparedDataset, tmp_path:
     for data in (dataset, changed):
         known = catalogue.encoders.read(data)
         ends = known.offsets[1:]
-        everything = known.histories_between(np.arange(3), known.offsets[:-1], ends).take(
-            np.array([0, 1])
-        )
+        everything = known.histories_between(known.offsets[:-1], ends).take(np.array([0, 1]))
         batches.append(next(iter(TrainingBatches(everything, 4, 100, seed=0))))
     for ours, theirs in zip(batches[0].features or (), batches[1].features or (), strict=True):
         assert torch.equal(ours, theirs)

@@ -187,7 +187,7 @@ def test_shuffled_keeps_the_margins_and_destroys_the_rules(shop: Shop) -> None:
 
 
 def test_smallest_shop_and_impossible_sizes() -> None:
-    plain = sum(len(shelf.goods) for shelf in SHELVES)
+    plain = sum(len(goods) for _, _, goods in SHELVES)
     tiny = make_shop(num_customers=1, num_products=plain)
     assert tiny.interactions["user_id"].unique().to_list() == ["C00001"]
     assert len(tiny.products) == plain

@@ -40,7 +40,7 @@ def holdout(problem: Problem) -> Holdout:
     """The targets, as our evaluation takes them."""
     rows = np.arange(len(problem.targets))
     histories = Histories(problem.items, problem.offsets)
-    return Holdout(rows, problem.targets, problem.offsets[1:], rows, histories, dropped=0)
+    return Holdout(rows, problem.targets, rows, histories, dropped=0)
 
 
 def train(problem: Problem, settings: Settings) -> None:
