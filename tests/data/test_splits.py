@@ -232,9 +232,9 @@ def test_histories_have_nothing_later_than_the_cut(
     for user, (end_of_training, end_of_validation, end) in zip(users, cuts, strict=True):
         assert user[:end_of_training] == [time for time in user if time < valid]
         assert user[end_of_validation:end] == [time for time in user if time >= test]
-    starts, stops = (offsets[:-1] + cuts[:, column] for column in (1, 2))
+    bounds = offsets[:-1, None] + cuts[:, 1:]
     policy = split.model_copy(update={"targets": chosen, "history": known})
-    rows, targets, ends = find_targets(policy, times, offsets, starts, stops)
+    rows, targets, ends = find_targets(policy, times, offsets, *bounds.T)
     assert (times[targets] >= test).all()
     if chosen == "every":
         assert targets.tolist() == np.flatnonzero(times >= test).tolist()
