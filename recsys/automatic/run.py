@@ -369,7 +369,7 @@ def write_page(
     report = RunReport(
         name=out.name,
         dataset=dataset,
-        findings=audit(dataset, recommender.bundle.manifest.protocol.seen),
+        findings=audit(dataset, recommender.bundle.experiment.evaluation.seen),
         comparison=compare([run.run_id, *other_runs], run.tracking),
         command=command,
         date=datetime.now(UTC),

@@ -32,12 +32,12 @@ from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder, sole_use
-from recsys.inference.model_scorer import SequenceGenerator
+from recsys.inference.model_scorer import ModelScorer, SequenceGenerator
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.progress import stage
-from recsys.serving.bundle import ModelBundle, model_scorer
+from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
@@ -171,7 +171,8 @@ def final_scorer(
     num_items, seen = fitted.model.num_items, experiment.evaluation.seen
     _, ranks = fitted.curve.validated()
     alone = rank_table(ranks.numpy(), held_out.valid, "valid", num_items, seen)
-    validated: Scorer = model_scorer(fitted.validated_model(experiment, dataset), experiment)
+    longest = experiment.model.max_sequence_length
+    validated: Scorer = ModelScorer(fitted.validated_model(experiment, dataset), longest)
     counts, valid = None, alone
     if (config := experiment.count_ensemble) is not None:
         with stage(f"weighing counts of {experiment.name}"):
@@ -184,7 +185,7 @@ def final_scorer(
                 known = counts.counts.settings, counts.recent_share
                 counts = replace(counts, counts=counted(dataset, "test", *known))
     temperature = temperature_of(validated, held_out.valid, experiment.seed)
-    model = model_scorer(fitted.model, experiment)
+    model = ModelScorer(fitted.model, longest)
     return FinalScorer(experiment, fitted, model, counts, valid, alone, temperature)
 
 

@@ -119,7 +119,7 @@ def _refuse_other_models(
                 f"{name}={wanted.get(name)}: {start.bundle} was trained with {known.get(name)}"
             )
     same = dataset.fingerprint == manifest.dataset_fingerprint
-    if same and "valid" in manifest.protocol.trained_on:
+    if same and "valid" in manifest.trained_on:
         raise InputError(
             f"{start.bundle}: was trained on the validation targets of {dataset.path} too (a "
             "refit), which then cannot choose an epoch"
@@ -134,8 +134,8 @@ def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
     """
     manifest, split = bundle.manifest, dataset.config.split
     left_out = isinstance(split, LeaveLastOut | LeaveLastBasketOut)
-    trained_on: tuple[str, ...] = manifest.protocol.trained_on
-    if left_out and manifest.protocol.split == str(split) and part not in trained_on:
+    trained_on: tuple[str, ...] = manifest.trained_on
+    if left_out and str(bundle.experiment.data.split) == str(split) and part not in trained_on:
         return False
     times = dataset.timestamps[dataset.target_positions(part)[1]]
     until = manifest.trained_until
@@ -236,7 +236,7 @@ def mean_of(
     alone = zip(members_of(experiment), members, strict=True)
     best = [member.validated_model(own, dataset) for own, member in alone]
     validated, started = AveragedModel(best).eval(), time.perf_counter()
-    scorer = ModelScorer(validated, experiment.model.max_sequence_length, trained=True)
+    scorer = ModelScorer(validated, experiment.model.max_sequence_length)
     ranks = evaluate(scorer, valid, "valid", experiment.evaluation.seen)
     mean = {
         MONITOR: float(ranks.values("ndcg_at_10").mean()),

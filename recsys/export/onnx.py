@@ -28,6 +28,7 @@ from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
 from recsys.folders.atomic import new_folder
 from recsys.folders.manifest import FolderManifest
+from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import batches_of_similar_length
 from recsys.model.embeddings import ItemEmbeddings
 from recsys.model.encoder import TimesRead
@@ -114,7 +115,7 @@ def export_onnx(
             num_items=bundle.num_items,
             max_sequence_length=longest,
             times=bundle.times,
-            seen=bundle.manifest.protocol.seen,
+            seen=bundle.experiment.evaluation.seen,
             int8=int8,
             largest_difference=difference,
             ndcg_at_10=ndcg,
@@ -180,21 +181,24 @@ class HeadGraph(nn.Module):
 
 def _draw(
     model: Model, lengths: list[int], candidates: int, seed: int = 0
-) -> tuple[dict[str, Tensor], Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    shape = len(lengths), max(lengths)
-    items = torch.randint(1, model.num_items + 1, shape, generator=generator)
-    items[torch.arange(shape[1]) >= torch.tensor(lengths)[:, None]] = 0
-    gaps = torch.randint(0, 10**6, (shape[0], shape[1] + 1), generator=generator)
-    drawn = torch.randint(1, model.num_items + 1, (len(lengths), candidates), generator=generator)
-    inputs = {"items": items, "lengths": torch.tensor(lengths)}
-    return inputs if model.times == "none" else inputs | {"times": gaps.cumsum(1)}, drawn
+) -> tuple[Histories, Int32s]:
+    """Draw histories of some lengths, with times, and candidates of each."""
+    drawn, offsets = np.random.default_rng(seed), np.cumsum([0, *lengths])
+    count, end = len(lengths), offsets[-1]
+    times = drawn.integers(0, 10**6, end + count).cumsum()
+    items = drawn.integers(1, model.num_items + 1, end, dtype=np.int32)
+    given = drawn.integers(1, model.num_items + 1, (count, candidates), dtype=np.int32)
+    return Histories(items, offsets, times[:end], times[end:]), given
 
 
 @torch.no_grad()
 def _write_graphs(model: Model, longest: int, folder: Path) -> None:
     # Dimensions of 1 would be taken for constants.
-    inputs, candidates = _draw(model, [min(longest, 7), max(1, min(longest, 7) - 3)], 5)
+    histories, drawn = _draw(model, [min(longest, 7), max(1, min(longest, 7) - 3)], 5)
+    inputs = {name: torch.from_numpy(array) for name, array in _read(histories).items()}
+    if model.times == "none":
+        del inputs["times"]
+    candidates = torch.from_numpy(drawn.astype(np.int64))
     encoder, head = EncoderGraph(model).eval(), HeadGraph(model.items, model.head).eval()
     last = encoder(**inputs)
     names = ["state", "keys", "values"][: len(last)]
@@ -227,21 +231,15 @@ def _write_graphs(model: Model, longest: int, folder: Path) -> None:
     save(HEAD, head, given, ["candidates", "lengths", *names], *shapes)
 
 
-@torch.no_grad()
 def _check(model: Model, scorer: OnnxScorer, longest: int) -> float:
     """Return the largest difference of scores from torch's; refuse one above the tolerance."""
-    largest = 0.0
+    exact, differences = ModelScorer(model, longest), list[Tensor]()
     for number, length in enumerate(sorted({1, min(7, longest), longest})):
         shorter = max(1, length // 2)
         for lengths in ([length], [length, shorter, 1]):  # in the second batch, rows are padded
-            inputs, candidates = _draw(model, lengths, 1 + number, seed=number)
-            times = inputs.get("times")
-            last = model.encode_last(ModelInputs(inputs["items"], inputs["lengths"], times))
-            represented = model.head.represent_candidates(model.items(candidates))
-            expected = model.head.score_last(last, represented).numpy()
-            encoded = scorer.encode({name: tensor.numpy() for name, tensor in inputs.items()})
-            scores = scorer.score_encoded(candidates.numpy(), inputs["lengths"].numpy(), encoded)
-            largest = max(largest, float(abs(scores - expected).max()))
+            drawn = _draw(model, lengths, 1 + number, seed=number)
+            differences.append((scorer.score(*drawn) - exact.score(*drawn)).abs().max())
+    largest = float(torch.stack(differences).max())
     if not largest <= _TOLERANCE:  # NaN too
         raise InputError(f"export: scores of ONNX and torch differ by {largest:.1e}")
     return largest
@@ -267,6 +265,7 @@ def _quiet() -> Iterator[None]:
 
 
 Arrays = Sequence[NDArray[np.generic]]
+_OF_HEAD = ("candidates", "lengths", "state", "keys", "values")
 
 
 class OnnxScorer:
@@ -280,37 +279,28 @@ class OnnxScorer:
     def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
         """See `Scorer.score`."""
         recent = histories.latest(self._max_sequence_length)
-        lengths = recent.lengths
-        everything = np.arange(self.num_items + 1, dtype=np.int64)
-        width = self.num_items + 1 if candidates is None else candidates.shape[1]
-        scores = np.empty((len(histories), width), dtype=np.float32)
-        for rows in batches_of_similar_length(lengths, _TOKENS, _TOKENS):
+        if candidates is None:
+            everything = np.arange(self.num_items + 1, dtype=np.int32)
+            candidates = np.broadcast_to(everything, (len(histories), len(everything)))
+        scores: Float32s = np.empty(candidates.shape, dtype=np.float32)
+        for rows in batches_of_similar_length(recent.lengths, _TOKENS, _TOKENS):
             batch = recent.take(rows)
-            given = {"items": batch.padded().astype(np.int64), "lengths": batch.lengths}
-            if (times := batch.padded_times()) is not None:
-                given["times"] = times
-            last = self.encode(given)
+            last = _run(self._encoder, _read(batch))
             step = max(1, _ELEMENTS // (len(rows) * sum(part[0].size for part in last)))
-            for start in range(0, width, step):
+            for start in range(0, scores.shape[1], step):
                 columns = slice(start, start + step)
-                tokens = everything[columns][None].repeat(len(rows), 0)
-                if candidates is not None:
-                    tokens = candidates[rows, columns].astype(np.int64)
-                found = self.score_encoded(tokens, batch.lengths, last)
+                tokens = candidates[rows, columns].astype(np.int64)
+                given = zip(_OF_HEAD, (tokens, batch.lengths, *last), strict=False)
+                (found,) = _run(self._head, dict(given))
                 scores[rows, columns] = np.where(tokens == PAD, -np.inf, found)
         return torch.from_numpy(scores)
 
-    def encode(self, inputs: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """Run the encoder."""
-        return _run(self._encoder, inputs)
 
-    def score_encoded(
-        self, candidates: NDArray[np.generic], lengths: NDArray[np.generic], last: Arrays
-    ) -> Float32s:
-        """Run the head: scores [B, C] of candidates [B, C]."""
-        names = ("candidates", "lengths", "state", "keys", "values")
-        (scores,) = _run(self._head, dict(zip(names, (candidates, lengths, *last), strict=False)))
-        return scores  # type: ignore[return-value]
+def _read(histories: Histories) -> dict[str, NDArray[np.int64]]:
+    """Return what an encoder may read of histories."""
+    arrays = histories.padded().astype(np.int64), histories.lengths, histories.padded_times()
+    inputs = dict(zip(("items", "lengths", "times"), arrays, strict=True))
+    return {name: array for name, array in inputs.items() if array is not None}
 
 
 def session(path: Path) -> onnxruntime.InferenceSession:

@@ -25,6 +25,7 @@ from recsys.inference.scorer import (
     batches_of_similar_length,
     users_per_batch,
 )
+from recsys.machine import keep_freed_memory
 from recsys.model.heads import CandidateRepresentation, Head, LastRepresentation
 from recsys.model.models import Model, ModelInputs
 from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, Strategy
@@ -43,9 +44,8 @@ class ModelScorer:
     """Scores of a model, float32 whatever the precision of training, in bounded memory.
 
     A user's scores do not depend on the other users, except for rounding. A ``head`` scores in
-    place of the model's own, from that head's representations. Where the model is ``trained``, its
-    weights and its device stay as they are while this scorer is used: the catalogue is represented
-    once, not in each call. ``states`` keeps encoded histories.
+    place of the model's own, from that head's representations. The catalogue is represented once:
+    the weights must stay as they are. ``states`` keeps encoded histories.
     """
 
     def __init__(
@@ -53,14 +53,12 @@ class ModelScorer:
         model: Model,
         max_sequence_length: int,
         head: Head | None = None,
-        *,
-        trained: bool = False,
         states: StateCache | None = None,
     ) -> None:
+        keep_freed_memory()
         self._model = model
         self._head = model.head if head is None else head
         self._max_sequence_length = max_sequence_length
-        self._trained = trained
         self._states = states
         self._kept: CandidateRepresentation | None = None
 
@@ -90,7 +88,7 @@ class ModelScorer:
                 return scores
             tokens = torch.from_numpy(candidates.astype(np.int64)).to(self._device)
             many = candidates.shape[1] > MOST_CANDIDATES * self.num_items
-            if many and self._trained:
+            if many:
                 self._catalogue()  # it is kept, and the candidates are picked from it
             if len(candidates) and (candidates == candidates[0]).all():
                 scores = self._scores_of_shared(histories, self._represented(tokens[0]))
@@ -143,12 +141,9 @@ class ModelScorer:
             return self._catalogue()[0][1:].detach()
 
     def _catalogue(self) -> CandidateRepresentation:
-        if self._kept is not None:
-            return self._kept
-        catalogue = self._head.represent_candidates(self._model.items.table())
-        if self._trained:
-            self._kept = catalogue
-        return catalogue
+        if self._kept is None:
+            self._kept = self._head.represent_candidates(self._model.items.table())
+        return self._kept
 
     def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
         width = items.embeddings.shape[-2]

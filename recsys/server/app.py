@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -55,15 +55,14 @@ def make_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        service.start()
-        watch = asyncio.create_task(service.watch())
+        tasks = [asyncio.create_task(work) for work in (service.answer_all(), service.watch())]
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
         yield
-        watch.cancel()
-        with suppress(asyncio.CancelledError):
-            await watch
-        await asyncio.to_thread(service.stop)
+        service.stopping = True
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     app = FastAPI(
         title="recsys",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -219,15 +219,13 @@ class Service:
 
     def __init__(self, model: ServedModel, threads: int | None = None) -> None:
         self.settings, self.metrics = model.settings, Metrics()
-        self._threads = threads
-        self._jobs: deque[_Job] = deque()
-        self._changed = threading.Condition()
-        self._stopping, self._expected = False, 1
-        self._thread = threading.Thread(target=self._run, name="recsys-model", daemon=True)
-        self.start = self._thread.start
+        limits = None if threads is None else partial(torch.set_num_threads, threads)
+        self._thread = ThreadPoolExecutor(1, "recsys-model", limits)
+        self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
         self._demand, self._failure = asyncio.Event(), ""
         self.reload = self._demand.set
         """Has the model loaded again now, whether or not it was replaced."""
+        self.stopping = False
         self._serve(model)
 
     def _serve(self, model: ServedModel) -> None:
@@ -235,24 +233,16 @@ class Service:
         self.model = model
         self.metrics.serves(model.bundle)
 
-    def stop(self) -> None:
-        """Answer what waits, then end."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
-
     def check_running(self) -> None:
         """Raise an `HTTPException` (503) unless requests are answered."""
-        if self._stopping or not self._thread.is_alive():
+        if self.stopping:
             raise HTTPException(503, "the server is shutting down")
 
     async def ask(self, question: str, asked: Any) -> dict[str, Any]:
         """Answer a request, with others of equal options whose users are given in the same way.
 
         Raises:
-            HTTPException: too many requests wait (429), or the thread is stopping (503).
+            HTTPException: too many requests wait (429), or the server is shutting down (503).
         """
         model, log = self.model, getattr(asked, "log", None)
         users = None if log is None else await asyncio.to_thread(model.read_log, log)
@@ -260,55 +250,53 @@ class Service:
         if isinstance(asked, RecommendRequest | ScoreRequest) and log is None:
             user = asked.user_id is None, bool(asked.history), asked.times is None
             shared = (model, user, asked.at is None, str(_options(asked)))
+        self.check_running()
+        if self._jobs.qsize() >= self.settings.queue:
+            line = "too many requests wait: try again in a second"
+            raise HTTPException(429, line, {"retry-after": "1"})
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        with self._changed:
-            self.check_running()
-            if len(self._jobs) >= self.settings.queue:
-                line = "too many requests wait: try again in a second"
-                raise HTTPException(429, line, {"retry-after": "1"})
-            self._jobs.append(_Job((question, shared), (asked, users), model, future))
-            self._changed.notify()
+        self._jobs.put_nowait(_Job((question, shared), (asked, users), model, future))
         return await future
 
-    def _run(self) -> None:
-        if self._threads is not None:
-            torch.set_num_threads(self._threads)
-        while batch := self._next():
+    async def answer_all(self) -> None:
+        """Answer batch after batch, until cancelled."""
+        batch: list[_Job] = []
+        while True:
+            expected, batch = max(1, len(batch)), [await self._jobs.get()]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.gather_ms / 1_000):
+                    while len(batch) < expected:
+                        batch.append(await self._jobs.get())
+            while len(batch) < _BATCH and not self._jobs.empty():
+                batch.append(self._jobs.get_nowait())
             by_key: dict[Hashable, list[_Job]] = {}
             for job in batch:
                 by_key.setdefault(job.key, []).append(job)
             for jobs in by_key.values():
-                self._answer(jobs)
+                await self._answer(jobs)
 
-    def _next(self) -> list[_Job]:
-        """Wait for the next batch; it is empty if the thread is to end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._stopping)
-            self._changed.wait_for(
-                lambda: len(self._jobs) >= self._expected or self._stopping,
-                self.settings.gather_ms / 1_000,
-            )
-            size = min(len(self._jobs), _BATCH)
-            self._expected = max(1, size)
-            return [self._jobs.popleft() for _ in range(size)]
-
-    def _answer(self, jobs: Sequence[_Job]) -> None:
-        first, began = jobs[0], time.monotonic()
-        results: Sequence[Any]
+    async def _answer(self, jobs: Sequence[_Job]) -> None:
+        first, queries, began = jobs[0], [job.query for job in jobs], time.monotonic()
+        loop, results = asyncio.get_running_loop(), list[Any]()
         try:
-            results = first.model.answer([job.query for job in jobs])
+            results = await loop.run_in_executor(self._thread, first.model.answer, queries)
         except Exception as error:  # noqa: BLE001 - whoever asked gets it
             if len(jobs) > 1:
                 for job in jobs:
-                    self._answer([job])
+                    await self._answer([job])
                 return
             results = [error]
-        # All at once, since each call wakes the event loop.
-        first.future.get_loop().call_soon_threadsafe(_settle, jobs, results)
+        for job, result in zip(jobs, results, strict=True):
+            if job.future.done():  # whoever asked has gone
+                continue
+            if isinstance(result, Exception):
+                job.future.set_exception(result)
+            else:
+                job.future.set_result(result)
         metrics, states, question = self.metrics, self.model.bundle.states, first.key[0]
         metrics.batches.labels(question).observe(len(jobs))
         metrics.model_seconds.labels(question).observe(time.monotonic() - began)
-        metrics.waiting.set(len(self._jobs))
+        metrics.waiting.set(self._jobs.qsize())
         if states is not None:
             metrics.histories.labels("hit").inc(states.hits)
             metrics.histories.labels("miss").inc(states.misses)
@@ -344,13 +332,3 @@ class Service:
                     trace = None if known else error
                     logger.error(line, extra={FACTS: {"reason": reason}}, exc_info=trace)
                 self._failure = reason
-
-
-def _settle(jobs: Sequence[_Job], results: Sequence[Any]) -> None:
-    for job, result in zip(jobs, results, strict=True):
-        if job.future.done():  # whoever asked has gone
-            continue
-        if isinstance(result, Exception):
-            job.future.set_exception(result)
-        else:
-            job.future.set_result(result)

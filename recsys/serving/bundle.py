@@ -21,7 +21,6 @@ from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_baseline
 from recsys.config.experiment import Experiment
 from recsys.config.files import dump_experiment, load_experiment
-from recsys.config.section import Section
 from recsys.data.columns import plain_name
 from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.histories import PAD, Float32s
@@ -32,7 +31,6 @@ from recsys.folders.manifest import MANIFEST, FolderManifest
 from recsys.inference.catalogue import empty_model
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.scorer import Scorer
-from recsys.machine import keep_freed_memory
 from recsys.model.encoder import TimesRead
 from recsys.model.heads import Head
 from recsys.model.models import Model
@@ -41,40 +39,23 @@ from recsys.serving.raw_values import check_unit
 logger = logging.getLogger(__name__)
 
 
-class ServingProtocol(Section):
-    """The rules that the model was trained under and recommends by."""
-
-    split: str
-    seen: Literal["filter", "allow"]
-    trained_on: TrainedOn
-
-
-class EarlierBundle(Section):
-    """A bundle that another one was made of, by the SHA-256 of its manifest."""
-
-    path: str
-    digest: str | None
-
-
 class BundleManifest(FolderManifest):
     """The manifest of a model bundle."""
 
     noun: ClassVar[str] = "a model bundle"
     remedy: ClassVar[str] = "train the model again"
-    current_version: ClassVar[int] = 2
+    current_version: ClassVar[int] = 3
 
     format: Literal["recsys.bundle"] = "recsys.bundle"
     format_version: int = current_version
     dataset_fingerprint: str
     num_items: int
-    protocol: ServingProtocol
+    trained_on: TrainedOn
     git_commit: str | None
     trained_until: int | None = None
     """The time of the newest interaction that the weights were trained on, as in the log."""
     usual_gap: int | None = None
     """The median time between two successive interactions of a user, on the scale of the log."""
-    extended_from: EarlierBundle | None = None
-    """The bundle to whose catalogue items were added without training."""
     temperature: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """What scores are divided by for calibrated probabilities; None if none was fitted."""
 
@@ -133,20 +114,6 @@ def load_weights(model: Model, path: Path) -> None:
                 f"{path}: weight {name!r} must be finite and below {LARGEST_VALUE:g}, not from "
                 f"{lowest:g} to {highest:g}"
             )
-
-
-def model_scorer(
-    model: Model,
-    experiment: Experiment,
-    count_ensemble: CountEnsemble | None = None,
-    head: Head | None = None,
-    states: StateCache | None = None,
-) -> Scorer:
-    """Return the scorer of a trained model, with another head or a count ensemble if given."""
-    keep_freed_memory()
-    longest = experiment.model.max_sequence_length
-    scorer = ModelScorer(model, longest, head, trained=True, states=states)
-    return scorer if count_ensemble is None else count_ensemble.added_to(scorer)
 
 
 _opened_in: set[int] = set()
@@ -210,11 +177,7 @@ class ModelBundle:
             BundleManifest(
                 dataset_fingerprint=dataset.fingerprint,
                 num_items=dataset.num_items,
-                protocol=ServingProtocol(
-                    split=str(experiment.data.split),
-                    seen=experiment.evaluation.seen,
-                    trained_on=trained_on,
-                ),
+                trained_on=trained_on,
                 git_commit=git_commit,
                 temperature=temperature,
                 trained_until=None if log.times is None else int(log.times.max()),
@@ -284,7 +247,7 @@ class ModelBundle:
         """The model plus its count ensemble; or the baseline. It keeps the catalogue's part."""
         if self.baseline is not None:
             return self.baseline
-        return model_scorer(self.model, self.experiment, self.count_ensemble, states=self.states)
+        return self._scorer(self.model.head)
 
     @cached_property
     def retriever(self) -> Scorer:
@@ -294,8 +257,12 @@ class ModelBundle:
                 f"{self.path}: two stages need target attention, and {self.experiment.family} has "
                 "none: a second stage would not change the ranking"
             )
-        parts = self.model, self.experiment, self.count_ensemble
-        return model_scorer(*parts, self.model.head.dot_product, self.states)
+        return self._scorer(self.model.head.dot_product)
+
+    def _scorer(self, head: Head) -> Scorer:
+        longest = self.experiment.model.max_sequence_length
+        scorer = ModelScorer(self.model, longest, head, self.states)
+        return scorer if self.count_ensemble is None else self.count_ensemble.added_to(scorer)
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """See `Recommender.save`."""
@@ -369,7 +336,7 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
         InputError: the model was trained on the targets; or the dataset lacks a feature.
     """
     if dataset.fingerprint == bundle.manifest.dataset_fingerprint:
-        if part == "valid" and "valid" in bundle.manifest.protocol.trained_on:
+        if part == "valid" and "valid" in bundle.manifest.trained_on:
             raise InputError(
                 f"{bundle.path}: the model was trained on the validation targets too (a refit)"
             )

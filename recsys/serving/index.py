@@ -1,7 +1,7 @@
 """An approximate index of a bundle's items (faiss, of the extra ann), in a folder of its own.
 
 Which items are found is approximate; their scores and order are the model's. No file of faiss is
-kept: the folder has the lists and their directions, and the vectors are taken from the bundle.
+kept: the folder has the directions of the lists, and the vectors are taken from the bundle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from recsys.serving.bundle import ModelBundle, for_evaluation
 if TYPE_CHECKING:
     import faiss
 
-_LISTS = "lists.safetensors"
+_DIRECTIONS = "directions.safetensors"
 STATES = 64 << 20
 """Bytes of encoded histories that are kept from a search to the scoring of what it found."""
 _HISTORIES, _USERS = 500, 256
@@ -48,7 +48,7 @@ class IndexManifest(FolderManifest):
 
     noun: ClassVar[str] = "an index of items"
     remedy: ClassVar[str] = "make it again with recsys index"
-    current_version: ClassVar[int] = 1
+    current_version: ClassVar[int] = 2
 
     format: Literal["recsys.index"] = "recsys.index"
     format_version: int = current_version
@@ -58,25 +58,11 @@ class IndexManifest(FolderManifest):
     """The number of lists that a search reads."""
 
 
-class ItemIndex(NamedTuple):
-    """Items in lists around L directions: IVF of faiss, by inner products.
+def build_index(vectors: Float32s, directions: Float32s | None = None) -> faiss.IndexIVFFlat:
+    """Put items, one row each [I, D], into lists around directions [L, D]: IVF, by inner products.
 
     A search compares a query with all directions, and with the items of the best ``nprobe`` lists.
-    """
-
-    searched: faiss.IndexIVFFlat
-    lists: Int32s
-    """Shape [I]: the list of each item, 0 to L - 1; entry i is item token i + 1."""
-
-
-def build_index(
-    vectors: Float32s,
-    directions: Float32s | None = None,
-    lists: Int32s | None = None,
-) -> ItemIndex:
-    """Put items, one row each [I, D], into lists around directions [L, D] of length 1.
-
-    If there are none, about 2 √I are found by spherical k-means.
+    If there are no directions, about 2 √I of length 1 are found by spherical k-means.
     """
     try:
         import faiss  # noqa: PLC0415 - an extra
@@ -95,37 +81,32 @@ def build_index(
     else:
         nearest.add(directions)
         index.is_trained = True
-    if lists is None:
-        lists = nearest.search(vectors, 1)[1][:, 0].astype(np.int32)
-    own = lists.astype(np.int64)
-    index.add_core(count, faiss.swig_ptr(vectors), None, faiss.swig_ptr(own))
-    return ItemIndex(index, lists)
+    index.add(vectors)
+    return index
 
 
-def open_index(path: str | os.PathLike[str], bundle: ModelBundle) -> ItemIndex:
+def open_index(path: str | os.PathLike[str], bundle: ModelBundle) -> faiss.IndexIVFFlat:
     """Open the index of a bundle that `make_index` wrote; that of another model is refused."""
     folder = checked_path(path)
 
-    def load(manifest: IndexManifest) -> ItemIndex:
+    def load(manifest: IndexManifest) -> faiss.IndexIVFFlat:
         if bundle.num_items != bundle.manifest.num_items:
             raise InputError(f"{folder}: has no items that are newer than the model")
         if manifest.bundle != tree_sha256(bundle.manifest.files):
             raise InputError(
                 f"{folder}: an index of another model than {bundle.path}; {manifest.remedy}"
             )
-        vectors, tensors = _vectors(query_encoder(bundle)), load_file(folder / _LISTS)
-        directions, lists = tensors["directions"], tensors["lists"]
+        vectors = _vectors(query_encoder(bundle))
+        directions = load_file(folder / _DIRECTIONS)["directions"]
         if not (  # faiss would read memory that is not its own
             directions.dtype == np.float32
-            and lists.dtype == np.int32
-            and (*directions.shape[1:], *lists.shape) == (vectors.shape[1], len(vectors))
-            and 0 <= lists.min() <= lists.max() < len(directions)
+            and directions.shape[1:] == vectors.shape[1:]
             and 1 <= manifest.probes <= len(directions)
             and np.isfinite(directions).all()
         ):
-            raise InputError(f"{folder / _LISTS}: does not fit the model; {manifest.remedy}")
-        index = build_index(vectors, directions, lists)
-        index.searched.nprobe = manifest.probes
+            raise InputError(f"{folder / _DIRECTIONS}: does not fit the model; {manifest.remedy}")
+        index = build_index(vectors, directions)
+        index.nprobe = manifest.probes
         return index
 
     return IndexManifest.load(folder, load)
@@ -140,7 +121,7 @@ class IndexedScorer:
     ranker: Scorer
     encoder: ModelScorer
     """Turns histories into the queries of the index."""
-    index: ItemIndex
+    index: faiss.IndexIVFFlat
     retrieve: int | None = None
     """How many items are found for the ranker; if None, the k that are wanted."""
 
@@ -185,9 +166,7 @@ class IndexedScorer:
         # Of this thread: a server's thread begins with all cores, whatever torch may use.
         threads = min(torch.get_num_threads(), 1 + len(queries) // _QUERIES_PER_THREAD)
         faiss.omp_set_num_threads(threads)
-        _, rows = self.index.searched.search(
-            np.ascontiguousarray(queries), min(most, self.num_items)
-        )
+        _, rows = self.index.search(np.ascontiguousarray(queries), min(most, self.num_items))
         found = (rows + 1).astype(np.int32)  # faiss fills with -1
         found[np.isin(np.arange(len(histories))[:, None] * width + found, known)] = PAD
         order = np.argsort(found == PAD, axis=1, kind="stable")  # what is left, best first
@@ -204,7 +183,7 @@ def query_encoder(bundle: ModelBundle) -> ModelScorer:
     Of a model with target attention or counts that is the dot product, its first part.
     """
     longest, head = bundle.experiment.model.max_sequence_length, bundle.model.head.dot_product
-    return ModelScorer(bundle.model, longest, head, trained=True, states=bundle.states)
+    return ModelScorer(bundle.model, longest, head, bundle.states)
 
 
 def needs_ranking(bundle: ModelBundle) -> bool:
@@ -236,27 +215,27 @@ def make_index(
     request_time = bundle.experiment.evaluation.request_time
     holdout = find_holdout(for_evaluation(bundle, dataset, "test"), "test", request_time)
     rows = np.random.default_rng(0).permutation(np.flatnonzero(holdout.histories.lengths))
-    rows, seen = rows[:_HISTORIES], bundle.manifest.protocol.seen
+    rows, seen = rows[:_HISTORIES], bundle.experiment.evaluation.seen
     halves = [holdout.histories.take(rows[start::2] if len(rows) > 1 else rows) for start in (0, 1)]
     exact_lists = [top_k(exact, half, k, seen)[0] for half in halves]
     index = build_index(_vectors(exact))
 
     def found(half: int, probes: int) -> float:
-        index.searched.nprobe = probes
+        index.nprobe = probes
         best = exact_lists[half]
         items, _ = top_k(IndexedScorer(exact, exact, exact, index), halves[half], k, seen)
         both = (best[:, :, None] == items[:, None, :]).any(axis=2) & (best != PAD)
         return float(both.sum() / max(1, (best != PAD).sum()))
 
-    size = index.searched.nlist
+    size = index.nlist
     choices = np.unique(np.geomspace(1, size, 40).round().astype(int)).tolist()
     enough = bisect_left(choices[:-1], True, key=lambda some: found(0, some) >= recall)
     probes = choices[enough]
     facts = {"k": k, "recall": found(1, probes), "histories": len(halves[1])}
     IndexManifest.previous(Path(out))
     with new_folder(Path(out)) as folder:
-        directions = index.searched.quantizer.reconstruct_n(0, size)
-        save_file({"directions": directions, "lists": index.lists}, folder / _LISTS)
+        directions = index.quantizer.reconstruct_n(0, size)
+        save_file({"directions": directions}, folder / _DIRECTIONS)
         digest = tree_sha256(bundle.manifest.files)
         IndexManifest(bundle=digest, probes=probes).write(folder)
     return {"items": bundle.num_items, "lists": size, "probes": probes, **facts}

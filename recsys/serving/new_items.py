@@ -20,7 +20,7 @@ from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError, first_line
 from recsys.folders.atomic import new_folder
 from recsys.inference.catalogue import empty_model, grown_weights
-from recsys.serving.bundle import BundleManifest, EarlierBundle, ModelBundle, write_files
+from recsys.serving.bundle import BundleManifest, ModelBundle, write_files
 from recsys.serving.raw_values import id_series
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def extend(
         items, vectors = _appended(bundle, added, str(dataset.path))
     ours = np.concatenate([[PAD], Vocabulary(items["item_id"]).encode(dataset.vocabulary.ids)])
     mapped = replace(dataset, items=ours.astype(np.int32)[dataset.items])
-    trained_on = bundle.manifest.protocol.trained_on
+    trained_on = bundle.manifest.trained_on
     before: Part = "test" if "valid" in trained_on else "valid"
     histories = mapped.histories(before)
     model = empty_model(bundle.experiment, items, len(items), bundle.encoders, vectors)
@@ -133,9 +133,5 @@ def extend(
         if vectors:
             save_vectors(vectors, folder / VECTORS)
         write_files(folder, model, bundle.experiment, items, counts, bundle.encoders)
-        facts = {
-            "num_items": len(items),
-            "extended_from": EarlierBundle(path=str(bundle.path), digest=bundle.manifest.digest),
-        }
-        bundle.manifest.model_copy(update=facts).write(folder)
+        bundle.manifest.model_copy(update={"num_items": len(items)}).write(folder)
     return ModelBundle.open(out)

@@ -44,7 +44,6 @@ from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHis
 from recsys.serving.index import (
     STATES,
     IndexedScorer,
-    ItemIndex,
     needs_ranking,
     open_index,
     query_encoder,
@@ -66,7 +65,7 @@ class Recommender:
     """The dataset in which users given by id are looked up."""
     like: Frame = None
     """A frame of the library that answers come in where no frame is asked with; polars if None."""
-    index: ItemIndex | None = None
+    index: Any = None
     """Finds the items to recommend; all are scored if None."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -424,7 +423,7 @@ class Recommender:
 
     def _seen(self, seen: Seen | None) -> Seen:
         """Return the given policy for seen items, or that of training."""
-        seen = self.bundle.manifest.protocol.seen if seen is None else seen
+        seen = self.bundle.experiment.evaluation.seen if seen is None else seen
         if str(seen) not in ("filter", "allow"):
             raise InputError(f"seen={seen!r}: must be 'filter' or 'allow'")
         return seen

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from types import FrameType
 
 import numpy as np
@@ -30,7 +29,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, Terminated, terminate
-from recsys.evaluation.tables import evaluate
+from recsys.evaluation.tables import RankTable, evaluate
 from recsys.inference.catalogue import Catalogue, grown_weights
 from recsys.inference.model_scorer import ModelScorer
 from recsys.machine import keep_freed_memory
@@ -137,8 +136,12 @@ def train(
         curve.precision = curve.precision or settle_precision(experiment)
         validate = None
         if validation is not None:
-            scorer = ModelScorer(module.model, experiment.model.max_sequence_length)
-            validate = partial(evaluate, scorer, validation, "valid", experiment.evaluation.seen)
+            longest, seen = experiment.model.max_sequence_length, experiment.evaluation.seen
+
+            def validate() -> RankTable:
+                scorer = ModelScorer(module.model, longest)
+                return evaluate(scorer, validation, "valid", seen)
+
         batches.epoch, batches.shard = len(curve.epochs), (process(), processes())
         recorder = EpochRecorder(module, validate, config, epochs, batches, report, curve)
         if warm is not None and start is None and validate is not None:

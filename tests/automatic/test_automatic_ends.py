@@ -227,7 +227,7 @@ def test_a_run_that_ends_in_its_test_tests_the_same_model_when_it_is_started_aga
     bundle = ModelBundle.open(plan.out / "bundle")
     assert isinstance(bundle.model, AveragedModel)
     assert isinstance(load_experiment(plan.out / "experiment.yaml").model, AveragedConfig)
-    assert bundle.manifest.protocol.trained_on == ("train", "valid")
+    assert bundle.manifest.trained_on == ("train", "valid")
     assert [racer.won for racer in again.context.racers] == [True, True]
     first, tested = models[0].state_dict(), bundle.model.state_dict()
     assert first.keys() == tested.keys()

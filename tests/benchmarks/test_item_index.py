@@ -41,7 +41,7 @@ def test_ten_best_by_an_index(size: int, capsys: pytest.CaptureFixture[str]) -> 
     rng = np.random.default_rng(1)
     items = rng.integers(1, size + 1, HISTORIES * LENGTH, dtype=np.int32)
     histories = Histories(items, np.arange(HISTORIES + 1) * LENGTH)
-    exact = ModelScorer(model, LENGTH, trained=True)
+    exact = ModelScorer(model, LENGTH)
 
     reset_peak_memory()
     before, started = peak_memory_mib()["peak_memory_mib"], time.perf_counter()
@@ -53,18 +53,18 @@ def test_ten_best_by_an_index(size: int, capsys: pytest.CaptureFixture[str]) -> 
 
     def scorer() -> IndexedScorer:
         """Return a scorer that knows no history yet."""
-        encoder = ModelScorer(model, LENGTH, trained=True, states=StateCache(64 << 20))
+        encoder = ModelScorer(model, LENGTH, states=StateCache(64 << 20))
         return IndexedScorer(exact, encoder, encoder, index)
 
-    recall, searched = 0.0, index.searched
-    while recall < RECALL and searched.nprobe < searched.nlist:
-        searched.nprobe += max(1, searched.nprobe // 8)
+    recall = 0.0
+    while recall < RECALL and index.nprobe < index.nlist:
+        index.nprobe += max(1, index.nprobe // 8)
         found, _ = top_k(scorer(), histories[:half], K, "filter")
         recall = float((best[:, :, None] == found[:, None, :]).any(axis=2).mean())
     with capsys.disabled():
         print(
             f"\n{size:,} items, {torch.get_num_threads()} threads: built in {built:.1f} s with "
-            f"{memory:,.0f} MiB above the model; {searched.nprobe} of {searched.nlist:,} lists "
+            f"{memory:,.0f} MiB above the model; {index.nprobe} of {index.nlist:,} lists "
             f"read for recall@{K} {recall:.3f}"
         )
         for users in (1, 64):

@@ -93,7 +93,7 @@ def test_the_run_and_the_bundle_record_how_they_were_made(
     assert logged.metrics["fit_seconds"] == run.seconds > 0
     bundle = ModelBundle.open(run.bundle)
     assert bundle.experiment.data == dataset.config
-    assert bundle.manifest.protocol.trained_on == ("train", "valid")
+    assert bundle.manifest.trained_on == ("train", "valid")
     commit = bundle.manifest.git_commit
     assert commit is None or len(commit.split("-")[0]) == 40
 
@@ -201,7 +201,7 @@ def test_an_interrupted_refit_falls_back_to_the_validated_model(
     monkeypatch.setattr(loop_module, "train", interrupted)
     run = fit(experiment, dataset, tmp_path / "out")
     bundle = ModelBundle.open(run.bundle)
-    assert bundle.manifest.protocol.trained_on == ("train",)
+    assert bundle.manifest.trained_on == ("train",)
     weights = bundle.model.state_dict()
     assert all(
         torch.equal(weights[name].cpu(), weight.cpu()) for name, weight in trained[0].items()

@@ -87,7 +87,6 @@ def test_any_steps_give_what_the_model_gives_one_by_one(
     tokens=st.integers(1, 20),
     elements=st.integers(1, 500),
     same=st.booleans(),
-    trained=st.booleans(),
 )
 def test_candidates_score_as_they_do_in_the_catalogue(
     config: ModelConfig,
@@ -96,10 +95,9 @@ def test_candidates_score_as_they_do_in_the_catalogue(
     tokens: int,
     elements: int,
     same: bool,
-    trained: bool,
 ) -> None:
     """Candidates of each history or the same for all, in any order, repeated or PAD."""
-    scorer = ModelScorer(make_model(config), LENGTH, trained=trained)
+    scorer = ModelScorer(make_model(config), LENGTH)
     histories = Histories.from_lists(lists)
     drawn = np.random.default_rng(count).integers(0, NUM_ITEMS + 1, (len(lists), count))
     candidates = drawn.astype(np.int32)
@@ -117,13 +115,11 @@ def refuse(*_: object) -> None:
     raise AssertionError("all items are scored at once")
 
 
-@pytest.mark.parametrize(
-    ("config", "trained", "seen"), [(PLAIN, True, "filter"), (ATTENDING, False, "allow")]
-)
+@pytest.mark.parametrize(("config", "seen"), [(PLAIN, "filter"), (ATTENDING, "allow")])
 def test_the_best_of_a_large_catalogue_are_those_of_one_that_is_scored_whole(
-    config: ModelConfig, trained: bool, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorer = ModelScorer(make_model(config, LARGE), LENGTH, trained=trained)
+    scorer = ModelScorer(make_model(config, LARGE), LENGTH)
     rng = np.random.default_rng(0)
     histories = Histories.from_lists([rng.integers(1, LARGE + 1, n) for n in (3, 1, 9, 2, 5)])
     with monkeypatch.context() as patch:
@@ -181,7 +177,7 @@ def test_kept_states_change_no_score(
         for head in heads:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(model_scorer, "_CPU_STEP", (tokens, 1 << 19))
-                kept = ModelScorer(model, LENGTH, head, trained=True, states=states)
+                kept = ModelScorer(model, LENGTH, head, states=states)
                 found = kept.score(histories).numpy()
             expected = ModelScorer(model, LENGTH, head).score(histories).numpy()
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -198,7 +194,7 @@ def test_a_known_history_costs_no_encoder_run(monkeypatch: pytest.MonkeyPatch) -
         return encode_last(inputs)
 
     monkeypatch.setattr(model, "encode_last", counted)
-    scorer = ModelScorer(model, LENGTH, trained=True, states=states)
+    scorer = ModelScorer(model, LENGTH, states=states)
     scorer.score(Histories.from_lists([[1, 2], [3, 4], [1, 2]]))
     assert sum(encoded) == 2
     # A known one, one that is the same to the model, which reads four items, and a new one.

@@ -43,11 +43,7 @@ def test_opening_a_bundle_gives_what_was_written(
     assert opened.experiment == tiny_bundle.experiment
     assert opened.manifest.dataset_fingerprint == tiny_dataset.fingerprint
     assert opened.manifest.git_commit == "c0ffee"
-    assert opened.manifest.protocol.model_dump() == {
-        "split": "leave_last_out",
-        "seen": "filter",
-        "trained_on": ("train",),
-    }
+    assert opened.manifest.trained_on == ("train",)
     assert opened.vocabulary.ids.to_list() == ["boots", "gloves", "hat", "jacket", "socks"]
     assert opened.num_items == 5
     assert not opened.model.training
@@ -96,7 +92,7 @@ def test_a_bundle_is_replaced_and_nothing_else_is(
 ) -> None:
     model, experiment = tiny_bundle.model, tiny_bundle.experiment
     replaced = ModelBundle.write(folder, model, experiment, tiny_dataset, ("train", "valid"))
-    assert replaced.manifest.protocol.trained_on == ("train", "valid")
+    assert replaced.manifest.trained_on == ("train", "valid")
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="left alone: notes.txt is not part of a model bundle"):
         ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))

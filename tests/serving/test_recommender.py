@@ -74,9 +74,10 @@ def test_seen_items_are_left_out_unless_allowed(
     filtered = recommender.recommend([history], k=5)
     assert sorted(filtered["item_id"]) == ["jacket", "socks"]
     assert filtered["rank"].to_list() == [1, 2]
-    protocol = tiny_bundle.manifest.protocol.model_copy(update={"seen": "allow"})
-    manifest = tiny_bundle.manifest.model_copy(update={"protocol": protocol})
-    allowing = Recommender(replace(tiny_bundle, manifest=manifest))
+    experiment = tiny_bundle.experiment
+    evaluation = experiment.evaluation.model_copy(update={"seen": "allow"})
+    allowed = experiment.model_copy(update={"evaluation": evaluation})
+    allowing = Recommender(replace(tiny_bundle, experiment=allowed))
     assert len(allowing.recommend([history], k=5)) == 5
     assert_frame_equal(allowing.recommend([history], k=5, seen="filter"), filtered)
 

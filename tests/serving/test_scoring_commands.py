@@ -132,7 +132,6 @@ def test_targets_that_training_may_have_seen_are_warned_of(
         with caplog.at_level(logging.WARNING):
             for_evaluation(bundle, dataset, "test")
         assert "it may have seen some of them" in caplog.messages[-1]
-    protocol = tiny_bundle.manifest.protocol.model_copy(update={"trained_on": ("train", "valid")})
-    refitted = tiny_bundle.manifest.model_copy(update={"protocol": protocol})
+    refitted = tiny_bundle.manifest.model_copy(update={"trained_on": ("train", "valid")})
     with pytest.raises(InputError, match="trained on the validation targets too"):
         for_evaluation(replace(tiny_bundle, manifest=refitted), tiny_dataset, "valid")

@@ -320,7 +320,7 @@ def test_a_refitted_model_starts_where_its_training_ended(
     assert (result.best_epoch, "may have been trained on" in caplog.text) == (0, False)
     assert "refitting on all but the test targets for 3 epochs" in caplog.text
     manifest = ModelBundle.open(result.bundle).manifest
-    assert (manifest.trained_until, manifest.protocol.trained_on) == (9, ("train", "valid"))
+    assert (manifest.trained_until, manifest.trained_on) == (9, ("train", "valid"))
 
 
 def test_a_start_that_knows_validation_targets_cannot_win(

@@ -96,7 +96,7 @@ def scorer(problem: Problem, settings: Settings) -> ModelScorer:
     """A model with random weights, scored as those of a bundle are."""
     torch.manual_seed(0)
     model = build_model(experiment(settings).model, problem.num_items).eval()
-    return ModelScorer(model, settings.max_sequence_length, trained=True)
+    return ModelScorer(model, settings.max_sequence_length)
 
 
 def recommend(problem: Problem, settings: Settings) -> None:
