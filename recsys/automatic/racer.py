@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from recsys.model.models import Model
 from recsys.progress import Stage
 from recsys.reports.run_page import RacePoint
 from recsys.serving.calibration import CALIBRATING
-from recsys.training.checkpoints import Checkpoint, CheckpointError, CheckpointFile, TrainingState
+from recsys.training.checkpoints import CheckpointError, CheckpointFile, TrainingState
 from recsys.training.device import training_device, with_precision
 from recsys.training.epochs import ENDLESS, MONITOR, Curve, Report
 from recsys.training.loop import Fitted, build_batches, train
@@ -342,7 +342,7 @@ class Racer:
         state = self.context.state
         state.folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(self._kept):
-            self._checkpoint(name).write(Checkpoint("", 0.0, self._kept[name]))
+            self._checkpoint(name).write(self._kept[name])
         self._kept.clear()
         state.write(self.context.clock.spent)
         self._saved = time.monotonic()
@@ -354,11 +354,10 @@ class Racer:
     def read(self, name: str) -> TrainingState | None:
         """Return the ``best`` or ``latest`` state on disk; None if there is none, or damaged."""
         try:
-            checkpoint = self._checkpoint(name).read()
+            return self._checkpoint(name).read()
         except CheckpointError as error:
             logger.warning("%s", first_line(error))
             return None
-        return None if checkpoint is None else checkpoint.state
 
     def refit(self, until: float) -> Fitted:
         """Train on from the best epoch with the validation part too, and return the model.
@@ -384,14 +383,14 @@ class Racer:
         except InputError as error:  # it diverged
             logger.warning("the validation part is not trained on: %s", error)
             return validated
-        return Fitted(model, ("train", "valid"), validated.curve, False, self.context.catalogue)
+        return replace(validated, model=model, trained_on=("train", "valid"), interrupted=False)
 
     def validated(self) -> Fitted:
         """Return the model of the best epoch."""
         context, curve = self.context, self._best_state().curve
         words = self.experiment.model, context.dataset.histories("valid"), curve.best_weights
         model = context.catalogue.restored_model(*words).to(training_device())
-        return Fitted(model, ("train",), curve, context.clock.stopped, context.catalogue)
+        return Fitted(model, model, ("train",), curve, context.clock.stopped, context.catalogue)
 
     def chosen_experiment(self, fitted: Fitted) -> Experiment:
         """Return the settings that repeat its training from the beginning, by themselves."""

@@ -41,9 +41,8 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
-from recsys.training.checkpoints import Checkpoint, TrainingState
+from recsys.training.checkpoints import TrainingState
 from recsys.training.device import process, take_gpu, with_precision
-from recsys.training.epochs import Curve
 from recsys.training.loop import Fitted, with_enough_epochs
 
 logger = logging.getLogger(__name__)
@@ -121,9 +120,9 @@ def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: boo
         reset_peak_memory()
         started = time.perf_counter() - before
 
-        def save(index: int, state: TrainingState, chosen: Curve | None) -> None:
+        def save(index: int, state: TrainingState) -> None:
             seconds = time.perf_counter() - started
-            files[index].write(Checkpoint(tracker.run_id, seconds, state, chosen))
+            files[index].write(replace(state, run_id=tracker.run_id, seconds=seconds))
 
         def report(epoch: int, metrics: dict[str, float]) -> None:
             tracker.log_metrics(metrics, epoch)
@@ -172,7 +171,7 @@ def final_scorer(
     _, ranks = fitted.curve.validated()
     alone = rank_table(ranks.numpy(), held_out.valid, "valid", num_items, seen)
     longest = experiment.model.max_sequence_length
-    validated: Scorer = ModelScorer(fitted.validated_model(experiment, dataset), longest)
+    validated: Scorer = ModelScorer(fitted.validated, longest)
     counts, valid = None, alone
     if (config := experiment.count_ensemble) is not None:
         with stage(f"weighing counts of {experiment.name}"):

@@ -27,7 +27,7 @@ from recsys.model.models import AveragedModel
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import decisive_facts
-from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
+from recsys.training.checkpoints import CheckpointFile, TrainingState
 from recsys.training.epochs import MONITOR, Curve, Report
 from recsys.training.loop import Fitted, WarmStart, train_and_refit
 
@@ -35,9 +35,6 @@ logger = logging.getLogger(__name__)
 
 _MAY_CHANGE = {"model.dropout", "model.mask_probability"}
 """Settings of a model that its weights do not depend on."""
-
-SaveTraining = Callable[[int, TrainingState, Curve | None], None]
-"""Saves the state of a training, by its place; see `recsys.training.loop.Save`."""
 
 
 class Start(NamedTuple):
@@ -174,14 +171,15 @@ def train_all(
     start: Start,
     dataset: PreparedDataset,
     valid: Holdout,
-    found: Sequence[Checkpoint | None],
+    found: Sequence[TrainingState | None],
     report: Report,
-    save: SaveTraining,
+    save: Callable[[int, TrainingState], None],
 ) -> Fitted:
     """Train the model of an experiment, or the members of its mean one after the other.
 
-    ``found`` has the checkpoint of each training. The epochs of a member are reported with numbers
-    that go on from the one before, and the mean is validated last, as an epoch without training.
+    ``found`` has the checkpoint of each training, and ``save`` gets the number of the training. The
+    epochs of a member are reported with numbers that go on from the one before, and the mean is
+    validated last, as an epoch without training.
 
     Raises:
         KeyboardInterrupt: Ctrl-C before the training of the last member; see `train_and_refit`.
@@ -204,7 +202,7 @@ def train_all(
         trained.append(fitted)
     if not members:
         return trained[0]
-    mean = mean_of(start.experiment, dataset, valid, trained)
+    mean = mean_of(start.experiment, valid, trained)
     report(len(mean.curve.epochs), mean.curve.epochs[-1])
     return mean
 
@@ -225,17 +223,14 @@ def member_experiment(experiment: Experiment, member: AveragedMember, index: int
     )
 
 
-def mean_of(
-    experiment: Experiment, dataset: PreparedDataset, valid: Holdout, members: Sequence[Fitted]
-) -> Fitted:
+def mean_of(experiment: Experiment, valid: Holdout, members: Sequence[Fitted]) -> Fitted:
     """Return the mean of trained models; its curve ends with the validation of their best weights.
 
     It was trained on the validation part if any member was.
     """
     model = AveragedModel([member.model for member in members]).eval()
-    alone = zip(members_of(experiment), members, strict=True)
-    best = [member.validated_model(own, dataset) for own, member in alone]
-    validated, started = AveragedModel(best).eval(), time.perf_counter()
+    validated = AveragedModel([member.validated for member in members]).eval()
+    started = time.perf_counter()
     scorer = ModelScorer(validated, experiment.model.max_sequence_length)
     ranks = evaluate(scorer, valid, "valid", experiment.evaluation.seen)
     mean = {
@@ -248,10 +243,10 @@ def mean_of(
     precision = precisions.pop() if len(precisions) == 1 else None
     interrupted = any(member.interrupted for member in members)
     curve = Curve(
-        *(epochs, None, len(epochs), validated.state_dict(), ranks.frame["rank"].to_torch()),
+        *(epochs, None, len(epochs), {}, ranks.frame["rank"].to_torch()),
         precision=precision,
         interrupted=interrupted,
     )
     refitted = any("valid" in member.trained_on for member in members)
     trained_on: TrainedOn = ("train", "valid") if refitted else ("train",)
-    return Fitted(model, trained_on, curve, interrupted, members[0].catalogue)
+    return Fitted(model, validated, trained_on, curve, interrupted, members[0].catalogue)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import WeightAveraging
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from recsys.config.experiment import TrainingConfig
@@ -100,11 +101,12 @@ def _averaged(average: Tensor, weight: Tensor, before: Tensor | int) -> Tensor:
 
 
 class EpochRecorder(pl.Callback):
-    """Validates, keeps the best weights, reports the metrics, and decides when to stop.
+    """Validates, keeps the best weights, reports the metrics, and decides when to stop and to save.
 
     When patience is exhausted, a schedule that ends with a decay starts that decay early; training
     stops once the decay gains nothing either. ``validate`` ranks the validation targets under the
-    weights of the module; if None, the last of ``epochs`` counts as the best.
+    weights of the module; if None, the last of ``epochs`` counts as the best. The state is saved
+    from time to time, after each epoch, and at a SIGTERM.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class EpochRecorder(pl.Callback):
         self._epochs, self._tokens, self._report = epochs, batches.num_tokens, report
         self._decay_epochs = round(epochs * config.decay_fraction)
         self._started: float | None = None
+        self._saved = time.monotonic()
         if curve.early_decay is not None:
             self._start_decay(*curve.early_decay)
 
@@ -223,6 +226,22 @@ class EpochRecorder(pl.Callback):
             )
         trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
         self._started = None
+        self._save(trainer)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
+        due = time.monotonic() - self._saved >= self._config.checkpoint_minutes * 60
+        if not trainer.is_last_batch and trainer.strategy.broadcast(due):
+            self._save(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, _: object, exception: BaseException) -> None:
+        # Several processes may handle a SIGTERM at different steps, and would wait for each other.
+        if isinstance(exception, SIGTERMException) and trainer.world_size == 1:
+            self._save(trainer)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        self.check_finite()
+        trainer.save_checkpoint("state")
+        self._saved = time.monotonic()
 
     def _keep_if_best(self, epoch: int, metrics: dict[str, float], *, may_win: bool = True) -> None:
         """Validate the weights, or their average, and keep a copy of the best that may be."""

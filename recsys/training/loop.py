@@ -35,7 +35,7 @@ from recsys.inference.model_scorer import ModelScorer
 from recsys.machine import keep_freed_memory
 from recsys.model.models import Model
 from recsys.progress import stage
-from recsys.training.checkpoints import Checkpoint, SaveState, StateIO, TrainingState
+from recsys.training.checkpoints import StateIO, TrainingState
 from recsys.training.device import (
     NO_CUBLAS_CONTEXT,
     gpu_memory,
@@ -149,8 +149,6 @@ def train(
             recorder.validate_start(may_win=warm.may_win or epochs == 0)
         callbacks: list[pl.Callback] = [] if recorder.average is None else [recorder.average]
         callbacks.append(recorder)
-        if save is not None:
-            callbacks.append(SaveState(recorder, config.checkpoint_minutes * 60))
         if not recorder.should_stop:
             usable = validation is not None and processes() == 1
             with ExitStack() as view:
@@ -278,9 +276,6 @@ def _signals_end_it(trainer: pl.Trainer, curve: Curve, *, usable: bool) -> Itera
 
 # --- Two steps: choose the epoch on validation, then refit on all but the test targets ------------
 
-Save = Callable[[TrainingState, Curve | None], None]
-"""Saves the state of the training under way and, during the refit, the curve of the first one."""
-
 _ENOUGH_STEPS = 2_000
 """The steps of a training for which no epochs are named; it ends earlier without gains."""
 _STEPS_TO_VALIDATION = 50
@@ -317,6 +312,8 @@ class Fitted:
     """A trained model and how it was trained."""
 
     model: Model
+    validated: Model
+    """That of the best epoch, which has not seen the validation targets; itself without a refit."""
     trained_on: TrainedOn
     curve: Curve
     """The curve of the training that chose the epoch."""
@@ -324,24 +321,15 @@ class Fitted:
     """Whether Ctrl-C ended the training early or skipped the refit."""
     catalogue: Catalogue
 
-    def validated_model(self, experiment: Experiment, dataset: PreparedDataset) -> Model:
-        """Return the model of the best epoch, which has not seen the validation targets."""
-        if "valid" not in self.trained_on:
-            return self.model
-        restored = self.catalogue.restored_model(
-            experiment.model, dataset.histories("valid"), self.curve.best_weights
-        )
-        return restored.to(self.model.items.weight.device)
-
 
 def train_and_refit(
     experiment: Experiment,
     dataset: PreparedDataset,
     catalogue: Catalogue,
     valid: Holdout,
-    found: Checkpoint | None,
+    found: TrainingState | None,
     report: Report,
-    save: Save,
+    save: Callable[[TrainingState], None],
     warm: WarmStart | None = None,
 ) -> Fitted:
     """Train and choose the epoch; with ``training.refit`` train again for as many epochs.
@@ -351,7 +339,7 @@ def train_and_refit(
     refit takes all that are planned. ``found`` is resumed from; ``report`` gets the epochs of the
     first training. See `train`.
     """
-    planned, state = experiment.planned, None if found is None else found.state
+    planned, state = experiment.planned, found
     histories, epochs = dataset.histories("valid"), planned.training.max_epochs
     only_refit = (
         warm is not None
@@ -368,9 +356,7 @@ def train_and_refit(
     else:
         planned_epochs = 0 if only_refit else epochs
         model, curve = train(
-            *(planned, catalogue, histories, valid, planned_epochs, report, state),
-            save=lambda state: save(state, None),
-            warm=warm,
+            planned, catalogue, histories, valid, planned_epochs, report, state, save, warm
         )
         state = None
     decayed = curve.early_decay is not None
@@ -380,36 +366,38 @@ def train_and_refit(
             "--set training.max_epochs=%d",
             *(epochs, 2 * experiment.training.max_epochs),
         )
+    fitted = Fitted(model, model, ("train",), curve, curve.interrupted, catalogue)
     if not experiment.training.refit or curve.interrupted:
-        return Fitted(model, ("train",), curve, curve.interrupted, catalogue)
+        return fitted
     if not only_refit:
         epochs, _ = curve.validated()
     if epochs == 0:
         logger.warning("no epoch was better than the start: its weights are used, without a refit")
-        return Fitted(model, ("train",), curve, False, catalogue)
+        return fitted
     logger.debug("refitting on all but the test targets for %d epochs", epochs)
     again = with_precision(planned, curve.precision)
     try:
         model, _ = train(
             again.model_copy(update={"name": f"{experiment.name} refit"}),
             *(catalogue, dataset.histories("test"), None, epochs, lambda *_: None, state),
-            save=lambda state: save(state, curve),
+            save=lambda state: save(replace(state, chosen=curve)),
             warm=warm,
         )
     except KeyboardInterrupt:
         if processes() > 1:
             raise
         logger.warning("refit stopped by Ctrl-C: the model from before the refit is used")
-        return Fitted(model, ("train",), curve, True, catalogue)
-    return Fitted(model, ("train", "valid"), curve, False, catalogue)
+        return replace(fitted, interrupted=True)
+    return replace(fitted, model=model, trained_on=("train", "valid"))
 
 
-def _report_again(found: Checkpoint, report: Report) -> None:  # the store may have lost its epochs
-    curve, phase = found.state.curve, "the training"
+def _report_again(found: TrainingState, report: Report) -> None:
+    """Report the epochs before a resumption, which the store may have lost."""
+    curve, phase = found.curve, "the training"
     if found.chosen is not None:
         curve, phase = found.chosen, "the refit"
     for epoch, metrics in enumerate((curve.start, *curve.epochs)):
         if metrics:
             report(epoch, metrics)
-    done = len(found.state.curve.epochs)
+    done = len(found.curve.epochs)
     logger.info("resuming %s from the checkpoint, after epoch %d", phase, done)

@@ -7,7 +7,6 @@ all would not fit into memory. Negatives are drawn once per step and shared by a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,9 +14,17 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
+from recsys.config.experiment import (
+    CrossEntropy,
+    GeneralisedBinaryCrossEntropy,
+    LossConfig,
+    SampledLossConfig,
+    SampledSoftmax,
+)
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
 from recsys.model.heads import CandidateRepresentation, HistoryRepresentation
+from recsys.model.models import Model
 
 _CACHE_LINE = 64  # bytes
 NO_NEGATIVE = -1e30
@@ -98,51 +105,30 @@ def count_targets(targets: Tensor) -> Tensor:
 # --- Over the full catalogue ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SeenItems:
-    """The items that were seen before each target of B sequences.
+def seen_before(items: Tensor, positions: Tensor, length: int) -> Tensor:
+    """The items of the histories [B, N] that were seen before some targets [b, l]: [b, l, N].
 
-    >>> seen = SeenItems.up_to(torch.tensor([[5, 3, 4]]), 3)
-    >>> seen.before(slice(None))
+    ``positions`` are those of the targets among B · L; L is the ``length``. The first N - L + 1 + t
+    items precede target t, the others are PAD.
+
+    >>> seen_before(torch.tensor([[5, 3, 4]]), torch.tensor([[0, 1, 2]]), 3)
     tensor([[[5, 0, 0],
              [5, 3, 0],
              [5, 3, 4]]])
-    >>> seen.at(torch.tensor([2, 0])).before(slice(None)).tolist()
-    [[[5, 3, 4]], [[5, 0, 0]]]
     """
-
-    items: Tensor
-    """Item tokens of the histories [S, N], oldest first."""
-    history: Tensor
-    """The number of the history that a sequence of targets follows [B]."""
-    counts: Tensor
-    """The number of its items that were seen before each target [B, L]."""
-
-    @classmethod
-    def up_to(cls, items: Tensor, steps: int) -> SeenItems:
-        """The items [B, N] that were seen up to each of the last ``steps`` of them."""
-        batch, width = items.shape
-        counts = torch.arange(width - steps + 1, width + 1, device=items.device)
-        return cls(items, torch.arange(batch, device=items.device), counts.expand(batch, -1))
-
-    def at(self, positions: Tensor) -> SeenItems:
-        """Select M targets by their positions in [B · L]: sequences of length 1."""
-        history = self.history[positions // self.counts.shape[1]]
-        return SeenItems(self.items, history, self.counts.flatten()[positions, None])
-
-    def before(self, rows: slice) -> Tensor:
-        """The item tokens seen before each target of some sequences [b, L, N], PAD for none."""
-        items = self.items.index_select(0, self.history[rows])[:, None]
-        order = torch.arange(items.shape[-1], device=items.device)
-        return torch.where(order < self.counts[rows][..., None], items, PAD)
+    counts = items.shape[1] - length + 1 + positions % length
+    histories = items.index_select(0, positions[:, 0] // length)[:, None]
+    order = torch.arange(items.shape[1], device=items.device)
+    return torch.where(order < counts[..., None], histories, PAD)
 
 
 def drop_padding(
-    history: HistoryRepresentation, targets: Tensor, seen: SeenItems | None, chunk_rows: int
-) -> tuple[HistoryRepresentation, Tensor, SeenItems | None]:
+    history: HistoryRepresentation, targets: Tensor, chunk_rows: int
+) -> tuple[HistoryRepresentation, Tensor, Tensor]:
     """Return the M positions with a target as sequences of length 1: states [M, 1, D], [M, 1].
 
-    A few fill the end, so that the last chunk has one of few sizes: oneDNN caches kernels for each.
+    The positions [M, 1] are those among B · L. A few fill the end, so that the last chunk has one
+    of few sizes: oneDNN caches kernels for each.
     """
     indices = targets.flatten().nonzero().squeeze(1)
     count = len(indices)
@@ -152,7 +138,7 @@ def drop_padding(
     states = history.states.flatten(0, 1).index_select(0, indices)[:, None]
     selected = targets.flatten()[indices, None]
     selected[count:] = PAD
-    return history._replace(states=states), selected, None if seen is None else seen.at(indices)
+    return history._replace(states=states), selected, indices[:, None]
 
 
 def chunked_cross_entropy(
@@ -160,20 +146,20 @@ def chunked_cross_entropy(
     history: HistoryRepresentation,
     candidates: CandidateRepresentation,
     targets: Tensor,
-    seen: SeenItems | None,
+    excluded: Callable[[slice], Tensor] | None,
     *,
     chunk_rows: int = 64,
 ) -> Tensor:
-    """Return the mean over targets [B, L] of -log softmax(logits)[target], without items ``seen``.
+    """Return the mean over targets [B, L] of -log softmax(logits)[target].
 
-    PAD is in no softmax, and as a target has no loss. Candidates are the catalogue, row = token.
+    Items that ``excluded`` returns for some sequences [b, L, N], and PAD, are in no softmax; as a
+    target PAD has no loss. Candidates are the catalogue, row = token.
     """
     width = candidates.embeddings.shape[-2]
     candidates = CandidateRepresentation(*map(_aligned, candidates))
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        excluded = None if seen is None else seen.before(rows)
-        return softmax_gradient(scores, targets[rows], excluded, width)
+        return softmax_gradient(scores, targets[rows], excluded and excluded(rows), width)
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
     return total / count_targets(targets)
@@ -331,3 +317,77 @@ def _places(distinct: Tensor, tokens: Tensor) -> Tensor:
     places = torch.searchsorted(distinct, tokens)
     among = distinct[places.clamp(max=len(distinct) - 1)] == tokens
     return places.masked_fill_(~among, len(distinct))
+
+
+# --- The loss of a training -----------------------------------------------------------------------
+
+
+def mean_loss(
+    config: LossConfig,
+    model: Model,
+    history: HistoryRepresentation,
+    targets: Tensor,
+    seen: Tensor | None,
+    cumulative: Tensor,
+) -> Tensor:
+    """Return the mean loss of the targets [B, L], PAD for none; ``cumulative``: `draw_negatives`.
+
+    ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
+    items are wrong answers like any other.
+    """
+    if not isinstance(config, CrossEntropy):
+        return _sampled_loss(config, model, history, targets, seen, cumulative)
+    head, table, length = model.head, model.items.table(), targets.shape[1]
+    positions = torch.arange(targets.numel(), device=targets.device).view_as(targets)
+    if not head.attends:
+        rows = head.chunk_rows(1, len(table), table.device)
+        history, targets, positions = drop_padding(history, targets, rows)
+    return chunked_cross_entropy(
+        head.logits,
+        history,
+        head.represent_candidates(table),
+        targets,
+        None if seen is None else lambda rows: seen_before(seen, positions[rows], length),
+        chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
+    )
+
+
+def _sampled_loss(
+    config: SampledLossConfig,
+    model: Model,
+    history: HistoryRepresentation,
+    targets: Tensor,
+    seen: Tensor | None,
+    cumulative: Tensor,
+) -> Tensor:
+    """`mean_loss` against negatives; embeddings are read by row, so their gradient is sparse."""
+    head, count = model.head, config.num_negatives
+    items, log_expected = draw_negatives(config.negatives, count, cumulative, targets)
+    candidates = head.represent_candidates(model.items(items))
+    of_targets = head.represent_candidates(model.items(targets))
+    target_logits = exact(head.score_targets(history, of_targets))
+    gradients = torch.empty_like(target_logits, requires_grad=False)
+    weight = 1.0
+    if isinstance(config, GeneralisedBinaryCrossEntropy):
+        weight = calibrated_weight(count, model.num_items, config.calibration)
+
+    def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        logits, of_target = exact(scores).contiguous(), target_logits.detach()[rows]
+        corrected = isinstance(config, SampledSoftmax)
+        if corrected:
+            logits -= log_expected
+        mask_negatives(logits, items, targets[rows], None if seen is None else seen[rows])
+        if corrected:
+            losses, gradient = sampled_softmax(of_target, logits)
+        else:
+            losses, gradient = binary_cross_entropy(of_target, logits, weight)
+        empty = targets[rows] == PAD
+        logits.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
+        gradients[rows] = gradient.masked_fill_(empty, 0)
+        return losses.masked_fill_(empty, 0).sum(), logits.to(scores.dtype)
+
+    chunk_rows = head.chunk_rows(targets.shape[1], len(items), targets.device)
+    total = chunked_sum(head.logits, loss, history, candidates, chunk_rows)
+    # A zero whose gradient is that of the loss by the logits of the targets.
+    zero = ((target_logits - target_logits.detach()) * gradients).sum()
+    return (total + zero) / count_targets(targets)

@@ -13,102 +13,12 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, distributed, float64, nn
 
-from recsys.config.experiment import (
-    CrossEntropy,
-    GeneralisedBinaryCrossEntropy,
-    LossConfig,
-    SampledLossConfig,
-    SampledSoftmax,
-    TrainingConfig,
-)
+from recsys.config.experiment import TrainingConfig
 from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
 from recsys.model.heads import HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
-from recsys.training.losses import (
-    SeenItems,
-    binary_cross_entropy,
-    calibrated_weight,
-    chunked_cross_entropy,
-    chunked_sum,
-    count_targets,
-    draw_negatives,
-    drop_padding,
-    exact,
-    mask_negatives,
-    sampled_softmax,
-)
-
-
-def mean_loss(
-    config: LossConfig,
-    model: Model,
-    history: HistoryRepresentation,
-    targets: Tensor,
-    seen: Tensor | None,
-    cumulative: Tensor,
-) -> Tensor:
-    """Return the mean loss of the targets [B, L], PAD for none; ``cumulative``: `draw_negatives`.
-
-    ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
-    items are wrong answers like any other.
-    """
-    if not isinstance(config, CrossEntropy):
-        return _sampled_loss(config, model, history, targets, seen, cumulative)
-    head, table = model.head, model.items.table()
-    before = None if seen is None else SeenItems.up_to(seen, targets.shape[1])
-    if not head.attends:
-        rows = head.chunk_rows(1, len(table), table.device)
-        history, targets, before = drop_padding(history, targets, before, rows)
-    return chunked_cross_entropy(
-        head.logits,
-        history,
-        head.represent_candidates(table),
-        targets,
-        before,
-        chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
-    )
-
-
-def _sampled_loss(
-    config: SampledLossConfig,
-    model: Model,
-    history: HistoryRepresentation,
-    targets: Tensor,
-    seen: Tensor | None,
-    cumulative: Tensor,
-) -> Tensor:
-    """`mean_loss` against negatives; embeddings are read by row, so their gradient is sparse."""
-    head, count = model.head, config.num_negatives
-    items, log_expected = draw_negatives(config.negatives, count, cumulative, targets)
-    candidates = head.represent_candidates(model.items(items))
-    of_targets = head.represent_candidates(model.items(targets))
-    target_logits = exact(head.score_targets(history, of_targets))
-    gradients = torch.empty_like(target_logits, requires_grad=False)
-    weight = 1.0
-    if isinstance(config, GeneralisedBinaryCrossEntropy):
-        weight = calibrated_weight(count, model.num_items, config.calibration)
-
-    def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        logits, of_target = exact(scores).contiguous(), target_logits.detach()[rows]
-        corrected = isinstance(config, SampledSoftmax)
-        if corrected:
-            logits -= log_expected
-        mask_negatives(logits, items, targets[rows], None if seen is None else seen[rows])
-        if corrected:
-            losses, gradient = sampled_softmax(of_target, logits)
-        else:
-            losses, gradient = binary_cross_entropy(of_target, logits, weight)
-        empty = targets[rows] == PAD
-        logits.flatten(0, 1).index_fill_(0, empty.flatten().nonzero().squeeze(1), 0)
-        gradients[rows] = gradient.masked_fill_(empty, 0)
-        return losses.masked_fill_(empty, 0).sum(), logits.to(scores.dtype)
-
-    chunk_rows = head.chunk_rows(targets.shape[1], len(items), targets.device)
-    total = chunked_sum(head.logits, loss, history, candidates, chunk_rows)
-    # A zero whose gradient is that of the loss by the logits of the targets.
-    zero = ((target_logits - target_logits.detach()) * gradients).sum()
-    return (total + zero) / count_targets(targets)
+from recsys.training.losses import mean_loss
 
 
 def use_sparse_gradients(model: Model) -> None:

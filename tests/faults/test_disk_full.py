@@ -15,7 +15,7 @@ import torch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol
-from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
+from recsys.training.checkpoints import CheckpointFile, TrainingState
 
 ROWS = 400_000
 
@@ -46,7 +46,7 @@ def write_table(path: Path) -> None:
 
 def write_checkpoint(path: Path) -> None:
     weights = {"items": torch.randn(ROWS, 2)}
-    CheckpointFile(path, {}).write(Checkpoint("run", 1.0, TrainingState(weights)))
+    CheckpointFile(path, {}).write(TrainingState(weights))
 
 
 @pytest.mark.parametrize("write", [write_log, write_table, write_checkpoint])

@@ -15,7 +15,7 @@ import torch
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol
-from recsys.training.checkpoints import Checkpoint, CheckpointFile, TrainingState
+from recsys.training.checkpoints import CheckpointFile, TrainingState
 from recsys.training.epochs import Curve
 
 
@@ -81,17 +81,18 @@ def test_checkpoints(tmp_path: Path, flips: int) -> None:
     state = TrainingState(
         {"weights": weights, "moments": [{0: torch.zeros(50, 8)}], "random": random, "step": 12},
         Curve([{"train/loss": 2.0}]),
+        run_id="run",
     )
     file = CheckpointFile(tmp_path / "run.checkpoint", {"seed": 0})
-    file.write(Checkpoint("run", 1.0, state))
+    file.write(state)
 
     def read() -> object:
         found = file.read()
         assert found is not None
-        saved = found.state.checkpoint
+        saved = found.checkpoint
         kept = {name: value.tolist() for name, value in saved["weights"].items()}
         moments = saved["moments"][0][0].tolist(), saved["random"].tolist()
-        return found.run_id, saved["step"], found.state.curve.epochs, kept, moments
+        return found.run_id, saved["step"], found.curve.epochs, kept, moments
 
     assert assert_refused_or_equal(file.path, read, read(), flips) >= flips
 

@@ -11,7 +11,8 @@ from recsys.config.model import DotProduct, HSTUConfig, NextItemConfig, TargetAt
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemFeatureEmbeddings
 from recsys.model.models import Model, ModelInputs
-from recsys.training.module import mean_loss, use_sparse_gradients
+from recsys.training.losses import mean_loss
+from recsys.training.module import use_sparse_gradients
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)

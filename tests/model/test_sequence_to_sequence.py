@@ -11,7 +11,7 @@ from recsys.config.model import SequenceToSequenceConfig
 from recsys.model.build import build_model
 from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import SequenceToSequence
-from recsys.training.losses import SeenItems
+from recsys.training.losses import seen_before
 
 
 def make_model(**sizes: int) -> SequenceToSequence:
@@ -37,7 +37,7 @@ def test_the_items_seen_before_each_target() -> None:
     _, seen = model.teacher_forced(
         ModelInputs(items, lengths), torch.tensor([[7, 8, 9], [1, 7, 0]])
     )
-    before = SeenItems.up_to(seen, 3).before(slice(None))
+    before = seen_before(seen, torch.arange(6).view(2, 3), 3)
     rows = [[set(row) - {0} for row in sequence] for sequence in before.tolist()]
     assert rows == [[{5, 3}, {5, 3, 7}, {5, 3, 7, 8}], [{6, 2, 4}, {6, 2, 4, 1}, {6, 2, 4, 1, 7}]]
 

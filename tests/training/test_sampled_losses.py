@@ -27,9 +27,10 @@ from recsys.training.losses import (
     binary_cross_entropy,
     draw_negatives,
     mask_negatives,
+    mean_loss,
     sampled_softmax,
 )
-from recsys.training.module import mean_loss, use_sparse_gradients
+from recsys.training.module import use_sparse_gradients
 
 ITEMS = 11
 CUMULATIVE = torch.arange(ITEMS + 1.0, dtype=torch.float64).cumsum(0)
