@@ -353,9 +353,13 @@ class SequenceGenerator:
         width = self.strategy.width if isinstance(self.strategy, Beam) else 1
         most_rows = max(1, ELEMENTS_PER_BATCH // ((self.model.num_items + 1) * width))
         device = self.model.items.weight.device
+        among = torch.full((self.model.num_items + 1,), candidates is None, device=device)
+        if candidates is not None:
+            among[torch.from_numpy(candidates.astype(np.int64))] = True
         with evaluating(self.model):
             for rows in batches_of_similar_length(recent.lengths, _GENERATING_STEP, most_rows):
-                allowed = self._allowed(histories.take(rows), seen, candidates)
+                allowed = among.repeat(len(rows), 1)
+                allowed[excluded_items(histories.take(rows), seen, device)] = False
                 read = recent.take(rows)
                 arrays = read.padded(), read.lengths
                 encoded = self.model.encode(*(torch.from_numpy(a).to(device) for a in arrays))
@@ -363,13 +367,3 @@ class SequenceGenerator:
                 lists[rows] = best.tokens[:, 0].cpu().numpy()
                 scores[rows] = best.log_probabilities[:, 0].cpu().numpy()
         return lists, scores
-
-    def _allowed(self, histories: Histories, seen: Seen, candidates: Int32s | None) -> Tensor:
-        catalogue = torch.full((self.model.num_items + 1,), candidates is None)
-        if candidates is not None:
-            catalogue[torch.from_numpy(candidates.astype(np.int64))] = True
-        allowed = catalogue.repeat(len(histories), 1)
-        if seen == "filter":
-            seen_items = torch.from_numpy(histories.items.astype(np.int64))
-            allowed[torch.from_numpy(histories.users), seen_items] = False
-        return allowed.to(self.model.items.weight.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -18,25 +19,17 @@ from recsys.model.models import Model, ModelInputs
 
 
 class EncodedHistory(NamedTuple):
-    """The encoder's hidden states [B, S, D], and which of them are real [B, 1, 1, S]."""
+    """What a decoder reads of B histories."""
 
-    states: Tensor
+    keys_values: list[KeysValues]
+    """Of the encoder's states, for each block of the decoder [B, H, S, d]."""
     mask: Tensor
+    """Which of them are real [B, 1, 1, S]."""
 
 
-@dataclass(slots=True)
-class DecoderCache:
-    """What generating the next token of W lists for each user need not compute again, by block."""
-
-    history: list[KeysValues]
-    """Of the encoder's states, [B, H, S, d] each."""
-    mask: Tensor
-    generated: list[list[Tensor]]
-    """Keys and values of the tokens so far, [B · W, H, t, d] each; empty before the first."""
-
-    def select(self, lists: Tensor) -> None:
-        """Continue from lists given by their numbers among B · W, some perhaps several times."""
-        self.generated = [[side[lists] for side in sides] for sides in self.generated]
+Generated = Sequence[list[Tensor]]
+"""Keys and values of the tokens of W lists for each user so far, by block [B · W, H, t, d]; none
+before the first."""
 
 
 class DecoderBlock(nn.Module):
@@ -52,11 +45,7 @@ class DecoderBlock(nn.Module):
         self.feed_forward = settings.feed_forward()
 
     def forward(
-        self,
-        x: Tensor,
-        history: Tensor | KeysValues,
-        mask: Tensor,
-        generated: list[Tensor] | None = None,
+        self, x: Tensor, history: KeysValues, mask: Tensor, generated: list[Tensor] | None = None
     ) -> Tensor:
         """[N, n, D] to [N, n, D]; each position sees those up to itself, and the history.
 
@@ -76,30 +65,22 @@ class DecoderBlock(nn.Module):
 class Decoder(Encoder):
     """The layers of an encoder, of `DecoderBlock`s; positions count from the first token."""
 
-    def forward(self, embedded: Tensor, encoded: EncodedHistory | DecoderCache) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, embedded: Tensor, encoded: EncodedHistory, generated: Generated | None = None
+    ) -> Tensor:
         """Hidden states [N, n, D] of embedded tokens [N, n, D]; each sees those up to itself.
 
-        With a cache they are the next token of each list, n = 1, which the cache then has too.
+        With ``generated`` they are the next token of each list, n = 1, which it then has too.
         """
-        first, cache = 0, encoded if isinstance(encoded, DecoderCache) else None
-        if cache is not None and cache.generated[0]:
-            first = cache.generated[0][0].shape[2]
+        first = generated[0][0].shape[2] if generated and generated[0] else 0
         if self.positions is not None:
             steps = torch.arange(first, first + embedded.shape[1], device=embedded.device)
             embedded = embedded + self.positions(steps)
         x = self.dropout(embedded)
-        for number, block in enumerate(self.blocks):
-            if isinstance(encoded, DecoderCache):
-                x = block(x, encoded.history[number], encoded.mask, encoded.generated[number])
-            else:
-                x = block(x, encoded.states, encoded.mask)
+        past: Sequence[list[Tensor] | None] = generated or [None] * len(self.blocks)
+        for block, history, own in zip(self.blocks, encoded.keys_values, past, strict=True):
+            x = block(x, history, encoded.mask, own)
         return self.norm(x)
-
-    def start(self, encoded: EncodedHistory) -> DecoderCache:
-        """The cache before the first token, of one list for each user."""
-        blocks = [cast("DecoderBlock", block) for block in self.blocks]
-        history = [block.cross_attention.keys_values(encoded.states) for block in blocks]
-        return DecoderCache(history, encoded.mask, [[] for _ in blocks])
 
 
 class SequenceToSequence(Model):
@@ -135,7 +116,9 @@ class SequenceToSequence(Model):
     def encode(self, items: Tensor, lengths: Tensor) -> EncodedHistory:
         """Read right-padded item tokens [B, S] with lengths [B] ≥ 1."""
         states = self.encoder(self.embed(items), lengths)
-        return EncodedHistory(states, padding_mask(lengths, items.shape[1])[:, None, None])
+        blocks = [cast("DecoderBlock", block) for block in self.decoder.blocks]
+        keys_values = [block.cross_attention.keys_values(states) for block in blocks]
+        return EncodedHistory(keys_values, padding_mask(lengths, items.shape[1])[:, None, None])
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
         return self.teacher_forced(inputs, inputs.items[:, :1])[0]
@@ -149,23 +132,20 @@ class SequenceToSequence(Model):
         seen = torch.cat([inputs.items, previous], dim=1)
         return self.head.represent_history(states, states), seen
 
-    def decode(self, encoded: EncodedHistory, tokens: Tensor) -> Tensor:
-        """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t]."""
-        embedded = torch.cat([self._begin(len(tokens)), self.embed(tokens)], dim=1)
-        return self.decoder(embedded, encoded)
+    def decode(
+        self, encoded: EncodedHistory, tokens: Tensor, generated: Generated | None = None
+    ) -> Tensor:
+        """The decoder's states [B, t + 1, D] before and after each of the tokens [B, t].
 
-    def start(self, encoded: EncodedHistory) -> tuple[Tensor, DecoderCache]:
-        """The decoder's state before the first token, [B, 1, D], and its cache."""
-        cache = self.decoder.start(encoded)
-        return self.decoder(self._begin(len(encoded.states)), cache), cache
+        With ``generated`` there is no token yet, t = 0.
+        """
+        begin = (self.begin * math.sqrt(self.items.embedding_dim)).expand(len(tokens), 1, -1)
+        return self.decoder(torch.cat([begin, self.embed(tokens)], dim=1), encoded, generated)
 
-    def step(self, tokens: Tensor, cache: DecoderCache) -> Tensor:
+    def step(self, encoded: EncodedHistory, tokens: Tensor, generated: Generated) -> Tensor:
         """The decoder's states [B, W, D] after one more token of each list [B, W]."""
-        states: Tensor = self.decoder(self.embed(tokens.flatten()[:, None]), cache)
+        states: Tensor = self.decoder(self.embed(tokens.flatten()[:, None]), encoded, generated)
         return states.view(*tokens.shape, -1)
-
-    def _begin(self, count: int) -> Tensor:
-        return (self.begin * math.sqrt(self.items.embedding_dim)).expand(count, 1, -1)
 
 
 # --- Generation -----------------------------------------------------------------------------------
@@ -204,17 +184,19 @@ class Greedy:
         whether more than once.
         """
         users = torch.arange(len(allowed), device=allowed.device)[:, None]
-        state, cache = model.start(encoded)
         tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
         totals = torch.zeros(len(allowed), 1, device=allowed.device)
+        generated: Generated = [[] for _ in encoded.keys_values]
+        state = model.decode(encoded, tokens[:, 0], generated)
         for step in range(length):
             scores = _next_log_probabilities(model, state, tokens, allowed, repeats)
             parents, chosen = self.extend(scores, totals)
-            cache.select((users * totals.shape[1] + parents).flatten())
+            lists = (users * totals.shape[1] + parents).flatten()
+            generated = [[side[lists] for side in sides] for sides in generated]
             totals = totals[users, parents] + scores[users, parents, chosen]
             tokens = torch.cat([tokens[users, parents], chosen[:, :, None]], dim=2)
             if step + 1 < length:
-                state = model.step(chosen, cache)
+                state = model.step(encoded, chosen, generated)
         order = totals.argsort(dim=1, descending=True, stable=True)
         return GeneratedLists(tokens[users, order], totals[users, order])
 

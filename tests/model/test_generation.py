@@ -97,6 +97,14 @@ def test_the_lists_of_a_beam_have_their_probabilities(seed: int, width: int, len
         assert torch.allclose(found, expected, atol=1e-4)
 
 
+def repeated(encoded: EncodedHistory, user: int, times: int) -> EncodedHistory:
+    def of_user(side: Tensor) -> Tensor:
+        return side[user].expand(times, *side.shape[1:])
+
+    pairs = [(of_user(keys), of_user(values)) for keys, values in encoded.keys_values]
+    return EncodedHistory(pairs, of_user(encoded.mask))
+
+
 def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
     model = make_model(1)
     encoded = encode_random(model)
@@ -107,10 +115,7 @@ def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
     pairs = torch.stack([first, second], dim=-1).flatten(0, 1)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     for user in range(4):
-        one = EncodedHistory(*(side[user : user + 1] for side in encoded))
-        states, mask = (side.expand(len(pairs), *side.shape[1:]) for side in one)
-        each = EncodedHistory(states, mask)
-        scores = log_probability(model, each, pairs)
+        scores = log_probability(model, repeated(encoded, user, len(pairs)), pairs)
         assert beam.tokens[user, 0].tolist() == pairs[scores.argmax()].tolist()
         top = scores.sort(descending=True).values[:ITEMS]
         assert torch.allclose(beam.log_probabilities[user].double(), top, atol=1e-4)
@@ -119,9 +124,9 @@ def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
 def test_samples_follow_the_probabilities() -> None:
     model = make_model(3)
     encoded = encode_random(model, users=1)
-    states, mask = (side.expand(20_000, *side.shape[1:]) for side in encoded)
-    many = EncodedHistory(states, mask)
-    logits = (model.start(encoded)[0][0, 0] @ model.items.weight.T)[1:].detach()
+    many = repeated(encoded, 0, 20_000)
+    nothing = torch.empty(1, 0, dtype=torch.int64)
+    logits = (model.decode(encoded, nothing)[0, 0] @ model.items.weight.T)[1:].detach()
     generator = torch.Generator().manual_seed(0)
 
     def shares(**how: float) -> Tensor:
