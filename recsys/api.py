@@ -11,15 +11,12 @@ from typing import Unpack
 from recsys.automatic.rules import Plan, Preset
 from recsys.automatic.run import fit_log, name_of
 from recsys.config.experiment import Experiment, TrackingConfig
-from recsys.config.files import load_experiment
 from recsys.data.frames import empty_like
 from recsys.data.prepared import LogWords, Part, PreparedDataset
 from recsys.data.tables import TableSource
-from recsys.errors import InputError
 from recsys.experiments import fit as training
 from recsys.experiments.results import Run
-from recsys.experiments.trainings import continue_bundle
-from recsys.loading import bundle_folder
+from recsys.loading import experiment_to_train
 from recsys.progress import shown_log
 from recsys.reports import comparison
 from recsys.reports.comparison import Comparison
@@ -122,15 +119,7 @@ def train(
         out: folder of the results, ``runs/NAME`` if None.
         fresh: start from the first epoch, even if there is a checkpoint to resume from.
     """
-    if start is not None:
-        changes = experiment
-        if not isinstance(changes, Experiment | None):
-            changes = load_experiment(changes)
-        experiment = continue_bundle(bundle_folder(start), changes, overrides)
-    elif experiment is None:
-        raise InputError("train: needs an experiment, or the model to start from")
-    elif not isinstance(experiment, Experiment):
-        experiment = load_experiment(experiment, overrides)
+    experiment = experiment_to_train(experiment, start, overrides)
     if not isinstance(dataset, PreparedDataset):
         dataset = PreparedDataset.open(dataset)
     with shown_log():

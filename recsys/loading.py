@@ -1,13 +1,16 @@
-"""Open a trained model: a bundle, or a model of an MLflow store."""
+"""Open a trained model, a bundle or one of an MLflow store, to use it or to train on from it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recsys.config.experiment import TrackingConfig
+from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.files import continued, load_experiment
 from recsys.data.prepared import PreparedDataset
+from recsys.errors import InputError
 
 if TYPE_CHECKING:
     from recsys.serving.recommender import Recommender
@@ -54,6 +57,28 @@ def extend(
         dataset = PreparedDataset.open(dataset)
     bundle = ModelBundle.open(bundle_folder(path, tracking))
     return Recommender(extend_bundle(bundle, dataset, out), dataset)
+
+
+def experiment_to_train(
+    experiment: Experiment | str | os.PathLike[str] | None,
+    start: str | os.PathLike[str] | None,
+    overrides: Sequence[str],
+) -> Experiment:
+    """Return an experiment, read from its YAML, or that which continues a trained model.
+
+    See `recsys.train` and, for the settings of a model that is continued, `continued`.
+    """
+    if isinstance(experiment, str | os.PathLike):
+        experiment = load_experiment(experiment, () if start else overrides)
+    if start is not None:
+        from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
+
+        folder = bundle_folder(start)
+        earlier = ModelBundle.open(folder).experiment
+        return continued(earlier, os.fspath(folder), experiment, overrides)
+    if experiment is None:
+        raise InputError("train: needs an experiment, or the model to start from")
+    return experiment
 
 
 def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> Path:

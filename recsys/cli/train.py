@@ -27,12 +27,13 @@ from recsys.cli.options import (
     store_of,
     with_uri,
 )
-from recsys.config.experiment import Experiment, GivenItems
+from recsys.config.experiment import GivenItems
 from recsys.config.files import load_section
 from recsys.config.suite import Search, load_suite
 from recsys.console import AS_JSON, say, show_comparison, show_rows, show_segments
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.loading import experiment_to_train
 from recsys.progress import stage
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,9 @@ def train_model(
         start: Start from this trained model: runs/NAME, or models:/NAME@ALIAS. Its settings stay,
             unless --set changes them.
     """
-    experiment = _experiment(config, overrides, uri, start, data)
+    if start is not None and data is None:
+        raise InputError("--from: needs --data and the folder of the dataset to train on")
+    experiment = experiment_to_train(config, start, with_uri(overrides, uri))
     if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
         raise InputError(
             f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
@@ -82,27 +85,6 @@ def train_model(
     say("\nTest metrics (all of them: --json):")
     show_rows([run.headline])
     say(f"\nThe run in MLflow:\n{mlflow_link(run.tracking, run.run_id)}")
-
-
-def _experiment(
-    config: str | None,
-    overrides: list[str] | None,
-    uri: str | None,
-    start: str | None,
-    data: Path | None,
-) -> Experiment:
-    """Read the experiment to train, or that of the model to start from."""
-    if start is None:
-        if config is None:
-            raise InputError("train: needs an experiment, or --from and the model to start from")
-        return read_experiment(config, overrides, uri)
-    from recsys.experiments.trainings import continue_bundle
-    from recsys.loading import bundle_folder
-
-    if data is None:
-        raise InputError("--from: needs --data and the folder of the dataset to train on")
-    changes = None if config is None else read_experiment(config, None)
-    return continue_bundle(bundle_folder(start), changes, with_uri(overrides, uri))
 
 
 @command("extend", "Train")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 
 from recsys.config.data import LeaveLastBasketOut, LeaveLastOut
 from recsys.config.experiment import Experiment, StartConfig
-from recsys.config.files import continued, flatten
+from recsys.config.files import flatten
 from recsys.config.model import AveragedConfig, AveragedMember
 from recsys.data.histories import PAD
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
@@ -45,18 +44,6 @@ class Start(NamedTuple):
     catalogue: Catalogue
     warm: WarmStart | None = None
     """None if the weights are random."""
-
-
-def continue_bundle(
-    folder: str | os.PathLike[str], changes: Experiment | None, overrides: Sequence[str] = ()
-) -> Experiment:
-    """Return the experiment of a training that starts from a bundle; see `continued`.
-
-    Raises:
-        InputError: the folder is no bundle, holds a baseline, or a field is unknown or wrong.
-    """
-    earlier = ModelBundle.open(folder).experiment
-    return continued(earlier, os.fspath(folder), changes, overrides)
 
 
 def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> Start:

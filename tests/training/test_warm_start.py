@@ -21,8 +21,9 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
-from recsys.experiments.trainings import Start, continue_bundle, plan_start
+from recsys.experiments.trainings import Start, plan_start
 from recsys.inference.catalogue import Catalogue, item_tables
+from recsys.loading import experiment_to_train
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -119,7 +120,7 @@ def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> Model
 
 
 def started(bundle: ModelBundle, dataset: PreparedDataset, *overrides: str) -> Start:
-    experiment = continue_bundle(bundle.path, None, overrides)
+    experiment = experiment_to_train(None, bundle.path, overrides)
     return plan_start(experiment.with_data(dataset.config), dataset, Path("elsewhere"))
 
 
