@@ -6,6 +6,8 @@ import os
 from itertools import cycle
 from pathlib import Path
 
+import pandas as pd
+
 from recsys.errors import InputError, printable
 from recsys.evaluation.metrics import Interval
 from recsys.folders.atomic import new_folder
@@ -152,26 +154,16 @@ def comparison_latex(comparison: Comparison) -> str:
         text = decimals(row.metrics[metric]) + _mark(row, metric).replace("†", r"$^\dagger$")
         return rf"\textbf{{{text}}}" if comparison.is_best(row, metric) else text
 
-    metrics = comparison.metrics
-    lines = [["run", *map(escape_latex, map(title, metrics))]]
-    lines += [
-        [escape_latex(row.name), *(cell(row, name) for name in metrics)] for row in comparison.rows
-    ]
-    head, *rows = (" & ".join(cells) + r" \\" for cells in lines)
-    about = f"{comparison.dataset}, {comparison.targets:,} targets: {comparison.protocol}"
-    return "\n".join(
-        [
-            f"% {printable(about)}",
-            r"% needs \usepackage{booktabs}; * better, † worse than the first run (p < .05, Holm)",
-            rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
-            *(r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""),
-        ]
+    names = [printable(row.name) for row in comparison.rows]
+    metrics = {
+        title(name): [cell(row, name) for row in comparison.rows] for name in comparison.metrics
+    }
+    style = pd.DataFrame({"run": names, **metrics}).style.hide(axis="index")
+    style = style.format(escape="latex", subset=["run"]).format_index(
+        escape="latex", axis="columns"
     )
-
-
-def escape_latex(text: str) -> str:
-    """Escape a text for LaTeX."""
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {character: f"{{{character}}}" for character in "[]*"}  # options, after a line's end
-    return "".join(special.get(character, character) for character in printable(text))
+    about = f"{comparison.dataset}, {comparison.targets:,} targets: {comparison.protocol}"
+    needs = r"% needs \usepackage{booktabs}; * better, † worse than the first run (p < .05, Holm)"
+    return f"% {printable(about)}\n{needs}\n" + style.to_latex(
+        hrules=True, column_format=f"l{'r' * len(metrics)}"
+    )
