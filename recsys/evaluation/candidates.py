@@ -1,9 +1,8 @@
-"""The protocol of an evaluation: the items that targets are ranked among, and its fingerprint."""
+"""The protocol of an evaluation: the items that targets are ranked among, and its tags."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from dataclasses import dataclass
@@ -139,23 +138,13 @@ def _sets(items: NDArray[Any], counts: NDArray[np.int64]) -> Histories:
 
 
 def protocol_tags(
-    dataset: PreparedDataset,
-    evaluation: EvaluationConfig,
-    candidates: Candidates | None = None,
-    part: Part = "test",
+    dataset: PreparedDataset, evaluation: EvaluationConfig, candidates: Candidates | None = None
 ) -> dict[str, str]:
-    """Return the facts that two runs must share to be compared, by the names of their tags.
-
-    ``protocol.fingerprint`` is the SHA-256 of all the others, the dataset's fingerprint and the
-    part: it is equal for two runs if and only if they can be compared.
-    """
-    fields = {
-        "split": str(dataset.config.split),
-        "seen": evaluation.seen,
-        "candidates": CATALOGUE if candidates is None else candidates.name,
-        "ties": "against_target",
-        "request_time": evaluation.request_time,
+    """Return the facts that two runs on one dataset must share to be compared, by their tags."""
+    return {
+        "protocol.split": str(dataset.config.split),
+        "protocol.seen": evaluation.seen,
+        "protocol.candidates": CATALOGUE if candidates is None else candidates.name,
+        "protocol.ties": "against_target",
+        "protocol.request_time": evaluation.request_time,
     }
-    content = json.dumps({**fields, "dataset": dataset.fingerprint, "part": part}, sort_keys=True)
-    fields["fingerprint"] = hashlib.sha256(content.encode()).hexdigest()
-    return {f"protocol.{name}": value for name, value in fields.items()}

@@ -11,11 +11,9 @@ from recsys.config.data import DataConfig, LeaveLastOut
 from recsys.config.experiment import EvaluationConfig
 from recsys.config.files import flatten, parse_experiment
 from recsys.data.histories import Histories
-from recsys.data.prepared import Part, PreparedDataset, prepare
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.candidates import Candidates, protocol_tags
 from recsys.tracking.tracker import config_fingerprint
-
-NAME = "protocol.fingerprint"
 
 
 @pytest.fixture
@@ -24,26 +22,25 @@ def renamed(tiny_log: pl.DataFrame, tmp_path: Path) -> PreparedDataset:
     return prepare(log, DataConfig(), tmp_path / "renamed")
 
 
-def test_every_field_and_the_data_change_the_fingerprint(
+def test_every_field_and_the_data_change_the_tags(
     tiny_dataset: PreparedDataset, tiny_log: pl.DataFrame, renamed: PreparedDataset, tmp_path: Path
 ) -> None:
     usual = EvaluationConfig()
     other = prepare(tiny_log, DataConfig(split=LeaveLastOut(targets=2)), tmp_path / "other")
     few = Candidates("given 0123", Histories.from_lists([]))
-    cases: list[tuple[PreparedDataset, EvaluationConfig, Candidates | None, Part]] = [
-        (tiny_dataset, usual, None, "test"),
-        (other, usual, None, "test"),
-        (renamed, usual, None, "test"),
-        (tiny_dataset, EvaluationConfig(seen="allow"), None, "test"),
-        (tiny_dataset, EvaluationConfig(request_time="known"), None, "test"),
-        (tiny_dataset, usual, few, "test"),
-        (tiny_dataset, usual, None, "valid"),
+    cases: list[tuple[PreparedDataset, EvaluationConfig, Candidates | None]] = [
+        (tiny_dataset, usual, None),
+        (other, usual, None),
+        (renamed, usual, None),
+        (tiny_dataset, EvaluationConfig(seen="allow"), None),
+        (tiny_dataset, EvaluationConfig(request_time="known"), None),
+        (tiny_dataset, usual, few),
     ]
-    prints = [protocol_tags(*case)[NAME] for case in cases]
-    assert len(set(prints)) == len(cases)
-    assert prints == [protocol_tags(*case)[NAME] for case in cases]
+    tags = [(case[0].fingerprint, *protocol_tags(*case).values()) for case in cases]
+    assert len(set(tags)) == len(cases)
     # What is shown does not change what is measured.
-    assert protocol_tags(tiny_dataset, EvaluationConfig(cutoffs=(3,)))[NAME] == prints[0]
+    shown = protocol_tags(tiny_dataset, EvaluationConfig(cutoffs=(3,)))
+    assert (tiny_dataset.fingerprint, *shown.values()) == tags[0]
 
 
 def fingerprint(dataset: PreparedDataset, *overrides: str, model: str = "") -> str:
