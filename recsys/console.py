@@ -80,14 +80,6 @@ def show_comparison(comparison: Comparison) -> None:
         Console().print(comparison_table(comparison))
 
 
-def show_segments(comparison: Comparison, column: str) -> None:
-    """Print a line per segment and run; see `Comparison.by_segment`."""
-    from recsys.reports.comparison import how_measured  # noqa: PLC0415
-
-    show_rows(comparison.by_segment(column).to_dicts())
-    say(how_measured(comparison))
-
-
 def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
     """Convert ids typed on a command line to numbers if the ids of the dataset are numbers."""
     if not ids.dtype.is_integer():

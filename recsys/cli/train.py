@@ -30,7 +30,7 @@ from recsys.cli.options import (
 from recsys.config.experiment import GivenItems
 from recsys.config.files import load_section
 from recsys.config.suite import Search, load_suite
-from recsys.console import AS_JSON, say, show_comparison, show_rows, show_segments
+from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.loading import experiment_to_train
@@ -311,12 +311,14 @@ def compare_runs(
         report: Folder to write: an HTML page, its pictures as SVG, CSV and LaTeX.
     """
     from recsys.api import compare
+    from recsys.reports.comparison import how_measured
 
     store = store_of(uri, experiment)
     comparison = compare(runs or [], store, metrics=metric, pooled=pooled, report=report)
     if by is None:
         show_comparison(comparison)
     else:
-        show_segments(comparison, by)
+        show_rows(comparison.by_segment(by).to_dicts())
+        say(how_measured(comparison))
     if report is not None:
         typer.echo(f"written: {report / 'comparison.html'}", err=True)

@@ -27,7 +27,7 @@ from recsys.reports.statistics import (
     paired_difference,
 )
 from recsys.tracking.artifacts import COSTS
-from recsys.tracking.runs import EvaluatedRun, differing_tags, find_runs, run_label
+from recsys.tracking.runs import TARGET, EvaluatedRun, differing_tags, find_runs, run_label
 
 HEADLINE = "ndcg_at_10"
 """The metric that runs are ordered by, unless a comparison has other metrics only."""
@@ -118,13 +118,6 @@ class ComparedRun:
             intervals |= self.first.lists.summary()
         return {metric: intervals[metric] for metric in per_user}
 
-    def where(self, column: str, segment: object) -> ComparedRun:
-        """Return the same runs on the targets of one segment; see `with_segments`."""
-        same = pl.col(column).eq_missing(pl.lit(segment))
-        tables = [replace(run.ranks, frame=run.ranks.frame.filter(same)) for run in self.runs]
-        runs = [replace(run, ranks=table) for run, table in zip(self.runs, tables, strict=True)]
-        return replace(self, runs=tuple(runs))
-
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -204,19 +197,15 @@ class Comparison:
         metrics = [metric for metric in self.metrics if source_of(metric) == "ranks"]
         if not metrics:
             raise InputError(f"metrics {', '.join(self.metrics)}: only rank metrics have segments")
-        for row in self.rows:
-            if column not in (known := row.first.ranks.segments):
-                raise InputError(
-                    f"segment {column!r}: must be a column of the rank table of {row.name}: "
-                    + ", ".join(known)
-                )
-        rows = []
-        for segment in self.rows[0].first.ranks.frame[column].unique().sort(nulls_last=True):
+        table, rows = self.rows[0].first.ranks, []
+        if column not in table.segments:
+            raise InputError(f"segment {column!r}: must be one of {', '.join(table.segments)}")
+        for segment in table.frame[column].unique().sort(nulls_last=True):
+            targets = table.frame.filter(pl.col(column).eq_missing(pl.lit(segment)))
+            users = targets["user"].n_unique()
             for row in self.rows:
-                within = row.where(column, segment)
-                frame = within.first.ranks.frame
-                cells = {column: segment, "name": row.name}
-                cells |= {"users": frame["user"].n_unique(), "targets": len(frame)}
+                within = replace(row, runs=tuple(run.among(targets) for run in row.runs))
+                cells = {column: segment, "name": row.name, "users": users, "targets": len(targets)}
                 for name, (mean, low, high) in within.intervals_of(metrics).items():
                     cells |= {name: mean, f"{name}_low": low, f"{name}_high": high}
                 rows.append(cells)
@@ -279,12 +268,11 @@ def compare(
 def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
     """Return the runs with the targets that all have ranked; empty if that changes nothing."""
     first, *others = runs
-    keys = ["user", "history_length", "target"]
-    if all(run.ranks.frame[keys].equals(first.ranks.frame[keys]) for run in others):
+    if all(run.ranks.frame[TARGET].equals(first.ranks.frame[TARGET]) for run in others):
         return []
-    targets = first.ranks.frame.select(keys)
+    targets = first.ranks.frame
     for run in others:
-        targets = targets.join(run.ranks.frame, on=keys, how="semi")
+        targets = targets.join(run.ranks.frame, on=TARGET, how="semi")
         if targets.is_empty():
             labels = f"{run_label(run.run)} and {run_label(first.run)}"
             raise InputError(f"runs {labels}: have no target in common")

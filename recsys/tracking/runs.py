@@ -23,6 +23,9 @@ from recsys.tracking.store import existing_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)
 
+TARGET = ["user", "history_length", "target"]
+"""The columns of a rank table that say which target it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedRun:
@@ -66,9 +69,8 @@ class EvaluatedRun:
         return float(self.table(metric).values(metric).mean())
 
     def among(self, targets: pl.DataFrame) -> EvaluatedRun:
-        """Return the run on the given targets alone: columns user, history_length and target."""
-        frame = self.ranks.frame
-        frame = frame.join(targets, on=targets.columns, how="semi", maintain_order="left")
+        """Return the run on the given targets alone; see `TARGET`."""
+        frame = self.ranks.frame.join(targets, on=TARGET, how="semi", maintain_order="left")
         return replace(self, ranks=replace(self.ranks, frame=frame))
 
 
