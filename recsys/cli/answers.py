@@ -13,8 +13,8 @@ from typer import Argument, Option
 
 from recsys.cli.options import Bundle, BundleData, Data, Index, Out, Retrieve, command
 from recsys.console import AS_JSON, ids_like, show_frame, show_rows
-from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.loading import load
 from recsys.progress import stage
 
 if TYPE_CHECKING:
@@ -65,23 +65,17 @@ def open_recommender(
     data: Path | None = None,
     user: list[str] | None = None,
     new_items: Path | None = None,
-    *,
-    use_gpu: bool = True,
 ) -> tuple[Recommender, list[Any] | None]:
     """Open a recommender, and turn users' ids into the type of the dataset's ids."""
-    from recsys.loading import load
-
-    dataset = None if data is None else PreparedDataset.open(data)
-    recommender = load(bundle, dataset)
-    if user is not None and dataset is None:
-        raise InputError("--user: users are looked up in a dataset: give its folder as --data")
-    if use_gpu:
-        recommender.bundle.use_gpu()
+    recommender = load(bundle, data)
+    recommender.bundle.use_gpu()
     if new_items is not None:
         recommender = recommender.with_new_items(new_items)
-    if user is None or dataset is None:
+    if user is None:
         return recommender, None
-    return recommender, ids_like(user, dataset.user_ids)
+    if recommender.dataset is None:
+        raise InputError("--user: users are looked up in a dataset: give its folder as --data")
+    return recommender, ids_like(user, recommender.dataset.user_ids)
 
 
 @command("recommend", "Recommend and explain")
@@ -277,7 +271,7 @@ def explain_item(
         user: A user of the dataset.
         item: The item whose score to explain.
     """
-    recommender, users = open_recommender(bundle, data, [user], use_gpu=False)
+    recommender, users = open_recommender(bundle, data, [user])
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
     (user_id,) = users or [user]
     show_frame(recommender.explain(user=user_id, item=item_id, at=at), out)
@@ -291,7 +285,7 @@ def show_similar_items(
     out: Out = None,
 ) -> None:
     """Show the items whose embeddings are the most similar to an item's, by cosine."""
-    recommender, _ = open_recommender(bundle, use_gpu=False)
+    recommender, _ = open_recommender(bundle)
     (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
     show_frame(recommender.similar_items(item_id, k), out)
 
