@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import typer.main
 
@@ -78,14 +77,3 @@ def test_verbose_adds_the_steps_to_the_log(command: Command) -> None:
     train = " ".join(["train baseline.yaml --data data/mine", *(f"--set {c}" for c in changes)])
     assert "precision: " not in command(train)
     assert "precision: " in command(f"{train} --fresh --verbose")
-
-
-def test_score_says_that_counts_are_not_scores_of_the_model(command: Command) -> None:
-    first = pl.read_csv("purchases.csv").head(3)
-    stranger = first.head(1).with_columns(user_id=pl.lit("new"), item_id=pl.lit("unknown"))
-    pl.concat([first, stranger]).write_csv("histories.csv")
-    first.write_csv("known.csv")
-    score = f"score runs/popular histories.csv --item {first['item_id'][0]}"
-    warning = "do not compare them with scores of the model"
-    assert warning in command(score)
-    assert warning not in command(score.replace("histories", "known"))

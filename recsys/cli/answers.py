@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,6 @@ from recsys.progress import stage
 
 if TYPE_CHECKING:
     from recsys.serving.recommender import Recommender
-
-logger = logging.getLogger(__name__)
 
 Histories = Annotated[
     Path | None,
@@ -53,11 +50,6 @@ def show_answer(answer: pl.DataFrame, recommender: Recommender, out: Path | None
         for column, name in enumerate(names, position):
             answer.insert_column(column, named[name].fill_null(""))
     show_frame(answer, out)
-    if "score" in answer.columns and answer["source"].n_unique() > 1:
-        logger.warning(
-            "scores of source popularity are counts of interactions, for users without a history: "
-            "do not compare them with scores of the model"
-        )
 
 
 def open_recommender(
