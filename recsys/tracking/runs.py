@@ -134,8 +134,7 @@ def differing_tags(a: Run, b: Run) -> list[str]:
     """Return the tags of data and protocol in which two runs differ."""
     ours, theirs = a.data.tags, b.data.tags
     names = {tag for tag in ours.keys() | theirs.keys() if tag.startswith("protocol.")}
-    protocol = sorted(names - {"protocol.fingerprint"})  # earlier versions had it
-    return [t for t in ("dataset_fingerprint", *protocol) if ours.get(t) != theirs.get(t)]
+    return [t for t in ("dataset_fingerprint", *sorted(names)) if ours.get(t) != theirs.get(t)]
 
 
 def _find(wanted: str, there: Sequence[Run], latest: Mapping[str, Run]) -> Run:
