@@ -196,7 +196,7 @@ def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Hi
     known = np.arange(len(dataset.items)) < np.repeat(ends, np.diff(dataset.offsets))
     since = np.quantile(dataset.timestamps[known], 1 - share, method="higher")
     old = np.concatenate([[0], np.cumsum(dataset.timestamps < since)])
-    return Histories.from_spans(dataset.items, starts + old[ends] - old[starts], ends)
+    return dataset.histories_between(starts + old[ends] - old[starts], ends)
 
 
 def log_popularity(histories: Histories, num_items: int) -> Floats:

@@ -75,11 +75,6 @@ class Histories:
         items = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
         return cls(items, _offsets(lengths))
 
-    @classmethod
-    def from_spans(cls, items: Int32s, starts: Int64s, ends: Int64s) -> Histories:
-        """Return the histories ``items[starts[b]:ends[b]]``, without PAD tokens."""
-        return cls(items, np.array([0, len(items)])).spans(starts, ends)
-
     def spans(self, starts: Int64s, ends: Int64s) -> Histories:
         """Return the histories ``items[starts[b]:ends[b]]``, without PAD and request times."""
         indices, offsets = span_indices(starts, ends), _offsets(ends - starts)
@@ -99,19 +94,8 @@ class Histories:
         return len(self.offsets) - 1
 
     def __getitem__(self, users: slice) -> Histories:
-        """Return the histories of consecutive users, without copying."""
-        start, stop, step = users.indices(len(self))
-        if step != 1:
-            raise ValueError(f"a slice of histories must have step 1, not {step}")
-        offsets = self.offsets[start : max(start, stop) + 1]
-        span = slice(offsets[0], offsets[-1])
-        return Histories(
-            self.items[span],
-            offsets - offsets[0],
-            None if self.times is None else self.times[span],
-            None if self.request_times is None else self.request_times[users],
-            tuple(features[span] for features in self.features),
-        )
+        """Return the histories of a slice of the users."""
+        return self.take(np.arange(*users.indices(len(self))))
 
     @property
     def lengths(self) -> Int64s:

@@ -242,7 +242,7 @@ def next_list_metrics(lists: Int32s, targets: Histories) -> dict[str, Values]:
     hits = first & np.isin(listed, bought)
     distinct = np.bincount(bought // width, minlength=len(targets))
     starts, due = targets.offsets[:-1], np.minimum(targets.lengths, n)
-    in_order = lists == Histories.from_spans(targets.items, starts, starts + due).padded(n)
+    in_order = lists == targets.spans(starts, starts + due).padded(n)
     in_order &= lists != PAD
     discount = 1 / np.log2(np.arange(2, n + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discount)])
