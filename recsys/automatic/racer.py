@@ -105,7 +105,6 @@ class State:
     def write(self, spent: float) -> None:
         """Write what has ended, and the seconds of the whole run so far."""
         self.seconds = spent
-        self.folder.mkdir(parents=True, exist_ok=True)
         tree = _ADAPTER.dump_python(self, mode="json", exclude={"folder"})
         tree["digest"] = tree_sha256(tree)
         with new_file(self.folder / "state.json") as file:
@@ -340,7 +339,6 @@ class Racer:
     def _save(self) -> None:
         """Write the best before the latest: who is killed in between repeats an epoch."""
         state = self.context.state
-        state.folder.mkdir(parents=True, exist_ok=True)
         for name in sorted(self._kept):
             self._checkpoint(name).write(self._kept[name])
         self._kept.clear()

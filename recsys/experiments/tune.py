@@ -49,7 +49,6 @@ class Tuned:
     def write(self, path: Path) -> None:
         """Write the best experiment as YAML, atomically."""
         found = f"# Validation NDCG@10 {self.ndcg_at_10:.4f}, the best of {self.trials} trials.\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as file:
             file.write_text(found + dump_experiment(self.experiment), encoding="utf-8")
 

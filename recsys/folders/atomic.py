@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
-import logging
 import os
 import shutil
 import socket
@@ -24,8 +23,6 @@ from polars.exceptions import PolarsError
 from safetensors import SafetensorError
 
 from recsys.errors import InputError, one_line
-
-logger = logging.getLogger(__name__)
 
 _SUFFIX = ".writing"
 _NEW, _OLD = "new", "old"
@@ -64,8 +61,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling file that replaces the path, as `new_folder` does."""
-    with work_folder(path, in_new_parents=False) as work:
-        new = work / path.name
+    with work_folder(path) as work:
+        new, path = work / path.name, path.resolve()
         yield new
         sync(new)
         new.replace(path)
@@ -73,15 +70,14 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def work_folder(path: Path, *, in_new_parents: bool = True) -> Iterator[Path]:
-    """Yield a folder beside the path for files that are needed until the block ends.
+def work_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder beside the path, in new parents, for files needed until the block ends.
 
     What a killed process leaves there is deleted when the path is next written.
     """
-    if in_new_parents:
-        path = path.resolve()  # a link is kept and its target replaced
+    path = path.resolve()  # a link is kept and its target replaced
     with _in_one_line(path), ExitStack() as stack:
-        for parent in [*path.parents][::-1] if in_new_parents else ():
+        for parent in [*path.parents][::-1]:
             if not parent.exists():
                 parent.mkdir(exist_ok=True)
                 sync_entries(parent.parent)  # each is known to the disk before the next
@@ -107,11 +103,9 @@ def recover(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Have the disk store a file, or a folder with everything in it."""
-    if path.is_symlink():
-        return
-    for entry in sorted(path.iterdir()) if path.is_dir() else ():
-        sync(entry)
-    sync_entries(path)
+    for entry in [*sorted(path.rglob("*"), reverse=True), path]:
+        if not entry.is_symlink():
+            sync_entries(entry)
 
 
 def sync_entries(path: Path) -> None:
@@ -172,14 +166,12 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
     lock = FileLock(file, poll_interval=0.1)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(Timeout):
-            lock.acquire(timeout=0)
-        if not lock.is_locked:
-            if patience:
-                logger.info("%s: waiting for %s", path.parent, _holder(file))
-            lock.acquire(timeout=patience)
+        lock.acquire(timeout=patience)
     except Timeout:
-        raise BusyError(f"{path}: in use: {_holder(file)}; wait for it, or end it") from None
+        holder = "another process"
+        with suppress(OSError, ValueError):
+            holder = one_line(file.read_text(encoding="utf-8")) or holder
+        raise BusyError(f"{path}: in use: {holder}; wait for it, or end it") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     try:
@@ -191,12 +183,6 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
     finally:
         file.unlink(missing_ok=True)  # who waits for it makes a new one
         lock.release()
-
-
-def _holder(file: Path) -> str:
-    with suppress(OSError, ValueError):
-        return one_line(file.read_text(encoding="utf-8")) or "another process"
-    return "another process"
 
 
 @contextmanager

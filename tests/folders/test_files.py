@@ -73,14 +73,18 @@ def test_what_a_killed_writer_left_is_deleted_and_a_live_one_is_left_alone(tmp_p
 
 
 def test_new_parents_and_files(tmp_path: Path) -> None:
-    with new_file(tmp_path / "a.txt") as file:
-        file.write_text("one")
-        assert not (tmp_path / "a.txt").exists()
-    assert (tmp_path / "a.txt").read_text() == "one"
-    missing = pytest.raises(InputError, match=r"none/a\.txt: cannot be written: No such file")
-    with missing, new_file(tmp_path / "none" / "a.txt") as file:
-        file.write_text("one")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    path, link = tmp_path / "deep" / "a.txt", tmp_path / "link"
+    link.symlink_to(path)
+    for written, text in ((path, "one"), (link, "two")):
+        with new_file(written) as file:
+            file.write_text(text)
+            assert not path.exists() or path.read_text() == "one"
+        assert path.read_text() == text
+        assert [file.name for file in path.parent.iterdir()] == ["a.txt"]
+    assert link.is_symlink()
+    no_folder = pytest.raises(InputError, match=r"a\.txt/b\.txt: cannot be written: ")
+    with no_folder, new_file(path / "b.txt"):
+        pass
 
 
 def test_all_is_synced_before_it_takes_its_place(
