@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,11 +14,11 @@ from recsys.config.data import Columns
 from recsys.config.section import Section
 from recsys.data.histories import PAD, Int32s, Int64s
 from recsys.data.splits import BLOCK, user_blocks
-from recsys.errors import InputError
 from recsys.folders.manifest import FolderManifest
 
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
-_DTYPES = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
+ARRAYS = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
+"""The arrays of a prepared dataset, each in a file NAME.npy, and their types."""
 INTERACTIONS, OUTSIDE = "interactions.parquet", "outside.parquet"
 """The kept columns, and the item ids of the interactions outside the catalogue, both in order."""
 
@@ -61,24 +60,11 @@ class Manifest(FolderManifest):
     """The logs that were appended, the earliest first."""
 
 
-def open_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], pl.DataFrame, pl.DataFrame]:
-    """Map the arrays of a verified dataset, by name, and read its user and item tables.
-
-    Arrays that do not fit each other or the tables are refused.
-    """
-    users, items = (pl.read_parquet(path / f"{name}.parquet") for name in ("users", "items"))
-    files = {name: path / f"{name}.npy" for name in _DTYPES}
-    arrays = {n: np.load(file, mmap_mode="r", allow_pickle=False) for n, file in files.items()}
-    if rule := _broken_rule(arrays, len(users), len(items)):
-        raise InputError(f"{path}/{rule}")
-    return arrays, users, items
-
-
-def _broken_rule(arrays: Mapping[str, NDArray[Any]], users: int, items: int) -> str:
+def broken_rule(arrays: Mapping[str, NDArray[Any]], users: int, items: int) -> str:
     """Return how arrays do not fit each other, or so many users and items; empty if they do."""
     rows, offsets, cuts = arrays["items"].size, arrays["offsets"], arrays["cuts"]
     shapes = {"items": (rows,), "timestamps": (rows,), "offsets": (users + 1,), "cuts": (users, 3)}
-    for name, dtype in _DTYPES.items():
+    for name, dtype in ARRAYS.items():
         actual = arrays[name].dtype, arrays[name].shape
         if actual != (dtype, shapes[name]):
             return f"{name}.npy: must be {dtype} {shapes[name]}, not {actual[0]} {actual[1]}"

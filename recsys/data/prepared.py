@@ -18,7 +18,7 @@ from recsys.config.data import Columns, DataConfig, Split
 from recsys.config.experiment import RequestTime
 from recsys.data.database import check_memory
 from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
-from recsys.data.manifest import INTERACTIONS, Manifest, count_copies, open_arrays
+from recsys.data.manifest import ARRAYS, INTERACTIONS, Manifest, broken_rule, count_copies
 from recsys.data.preparation import write_dataset
 from recsys.data.splits import Holdout, find_targets
 from recsys.data.tables import TableSource
@@ -111,9 +111,14 @@ class PreparedDataset:
         folder = checked_path(path)
 
         def load(manifest: Manifest) -> PreparedDataset:
-            arrays, users, items = open_arrays(folder)
-            mapped = arrays["items"], arrays["timestamps"], arrays["offsets"], arrays["cuts"]
-            return cls(folder, manifest, *mapped, users, items)
+            users, items = (pl.read_parquet(folder / f"{n}.parquet") for n in ("users", "items"))
+            arrays: dict[str, Any] = {
+                name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+                for name in ARRAYS
+            }
+            if rule := broken_rule(arrays, len(users), len(items)):
+                raise InputError(f"{folder}/{rule}")
+            return cls(folder, manifest, **arrays, user_table=users, item_table=items)
 
         return Manifest.load(folder, load)
 
