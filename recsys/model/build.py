@@ -11,7 +11,6 @@ from recsys.config.model import (
     KernelAttention,
     MaskedItemConfig,
     ModelConfig,
-    NextItemConfig,
     SequenceToSequenceConfig,
     TargetAttention,
     TransformerConfig,
@@ -24,7 +23,7 @@ from recsys.model.embeddings import (
     LearnedPositions,
     SinusoidalPositions,
 )
-from recsys.model.encoder import BlockSettings, Encoder, EncoderBlock
+from recsys.model.encoder import Encoder, EncoderBlock
 from recsys.model.heads import DotProductHead, Head, KernelAttentionHead, TargetAttentionHead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder
 from recsys.model.models import (
@@ -58,8 +57,7 @@ def build_model(
         return FactorisationMachine(num_items, dim, dropout)
     if isinstance(config, SequenceToSequenceConfig):
         encoder = _encoder(config, config.num_encoder_blocks, longest, causal=False)
-        settings = _block_settings(config, config.max_generated)
-        blocks = [DecoderBlock(settings) for _ in range(config.num_decoder_blocks)]
+        blocks = [DecoderBlock(config) for _ in range(config.num_decoder_blocks)]
         positions = _positions(config.positions, config.max_generated, dim)
         decoder = Decoder(positions, blocks, dim, dropout)
         return SequenceToSequence(num_items, dim, encoder, decoder, config.max_generated)
@@ -87,26 +85,12 @@ def build_model(
 
 
 def _encoder(config: TransformerConfig, num_blocks: int, longest: int, *, causal: bool) -> Encoder:
-    settings, dim = _block_settings(config, longest), config.embedding_dim
-    blocks = [EncoderBlock(settings) for _ in range(num_blocks)]
+    dim, rotary = config.embedding_dim, None
+    if config.positions == "rotary":  # of all blocks, since it learns nothing
+        rotary = RotaryPositions(longest, dim // config.num_heads)
+    blocks = [EncoderBlock(config, rotary) for _ in range(num_blocks)]
     positions = _positions(config.positions, longest, dim)
     return Encoder(positions, blocks, dim, config.dropout, causal=causal)
-
-
-def _block_settings(config: TransformerConfig, longest: int) -> BlockSettings:
-    dim, rotary = config.embedding_dim, None
-    if config.positions == "rotary":
-        rotary = RotaryPositions(longest, dim // config.num_heads)
-    return BlockSettings(
-        dim,
-        config.num_heads,
-        config.feed_forward_dim,
-        config.dropout,
-        norm=config.norm,
-        activation=config.activation,
-        rotary=rotary,
-        filtered=isinstance(config, NextItemConfig) and config.filter,
-    )
 
 
 def _positions(kind: str, longest: int, dim: int) -> nn.Module | None:

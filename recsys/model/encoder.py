@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recsys.config.model import NextItemConfig, TransformerConfig
 from recsys.model.attention import MultiHeadAttention, RotaryPositions, last_states, padding_mask
 from recsys.model.embeddings import positions_from_end
 
@@ -112,34 +112,13 @@ class CausalFilter(nn.Module):
         return low + self.beta.square() * (x - low)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSettings:
-    """The settings that all blocks of a stack share; its methods make new layers."""
-
-    embedding_dim: int
-    num_heads: int
-    feed_forward_dim: int
-    dropout: float
-    norm: Literal["pre", "post", "gated"] = "pre"
-    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
-    rotary: RotaryPositions | None = None
-    """Rotates the queries and keys of self-attention; shared, since it learns nothing."""
-    filtered: bool = False
-
-    def attention(self) -> MultiHeadAttention:
-        return MultiHeadAttention(self.embedding_dim, self.num_heads, rotary=self.rotary)
-
-    def feed_forward(self) -> nn.Module:
-        if self.activation == "swiglu":
-            return SwiGLU(self.embedding_dim, self.feed_forward_dim, self.dropout)
-        return nn.Sequential(
-            nn.Linear(self.embedding_dim, self.feed_forward_dim),
-            nn.GELU() if self.activation == "gelu" else nn.ReLU(),
-            nn.Linear(self.feed_forward_dim, self.embedding_dim),
-        )
-
-    def residual(self) -> Residual:
-        return Residual(self.embedding_dim, self.dropout, self.norm)
+def feed_forward(config: TransformerConfig) -> nn.Module:
+    """Make the feed-forward network of a block."""
+    dim, width = config.embedding_dim, config.feed_forward_dim
+    if config.activation == "swiglu":
+        return SwiGLU(dim, width, config.dropout)
+    activation = nn.GELU() if config.activation == "gelu" else nn.ReLU()
+    return nn.Sequential(nn.Linear(dim, width), activation, nn.Linear(width, dim))
 
 
 class EncoderBlock(nn.Module):
@@ -150,16 +129,17 @@ class EncoderBlock(nn.Module):
 
     filter_weight = 0.7
 
-    def __init__(self, settings: BlockSettings) -> None:
+    def __init__(self, config: TransformerConfig, rotary: RotaryPositions | None = None) -> None:
         super().__init__()
+        dim, residual = config.embedding_dim, (config.embedding_dim, config.dropout, config.norm)
         self.filter: CausalFilter | None = None
-        if settings.filtered:
-            self.filter_norm = settings.residual()
-            self.filter = CausalFilter(settings.embedding_dim)
-        self.attention_norm = settings.residual()
-        self.attention = settings.attention()
-        self.feed_forward_norm = settings.residual()
-        self.feed_forward = settings.feed_forward()
+        if isinstance(config, NextItemConfig) and config.filter:
+            self.filter_norm = Residual(*residual)
+            self.filter = CausalFilter(dim)
+        self.attention_norm = Residual(*residual)
+        self.attention = MultiHeadAttention(dim, config.num_heads, rotary=rotary)
+        self.feed_forward_norm = Residual(*residual)
+        self.feed_forward = feed_forward(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
         """[B, L, D] to [B, L, D]; mask and causal: see `MultiHeadAttention.forward`."""

@@ -10,10 +10,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from recsys.config.model import TransformerConfig
 from recsys.errors import InputError
-from recsys.model.attention import KeysValues, padding_mask
+from recsys.model.attention import KeysValues, MultiHeadAttention, padding_mask
 from recsys.model.embeddings import ItemEmbeddings
-from recsys.model.encoder import BlockSettings, Encoder
+from recsys.model.encoder import Encoder, Residual, feed_forward
 from recsys.model.heads import DotProductHead, HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
 
@@ -35,14 +36,15 @@ before the first."""
 class DecoderBlock(nn.Module):
     """Causal self-attention, cross-attention to the encoder's states, the feed-forward network."""
 
-    def __init__(self, settings: BlockSettings) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention_norm = settings.residual()
-        self.attention = settings.attention()
-        self.cross_norm = settings.residual()
-        self.cross_attention = settings.attention()
-        self.feed_forward_norm = settings.residual()
-        self.feed_forward = settings.feed_forward()
+        dim, residual = config.embedding_dim, (config.embedding_dim, config.dropout, config.norm)
+        self.attention_norm = Residual(*residual)
+        self.attention = MultiHeadAttention(dim, config.num_heads)
+        self.cross_norm = Residual(*residual)
+        self.cross_attention = MultiHeadAttention(dim, config.num_heads)
+        self.feed_forward_norm = Residual(*residual)
+        self.feed_forward = feed_forward(config)
 
     def forward(
         self, x: Tensor, history: KeysValues, mask: Tensor, generated: list[Tensor] | None = None

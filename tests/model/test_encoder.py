@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recsys.config.files import parse_experiment
+from recsys.config.model import NextItemConfig, SequenceToSequenceConfig
 from recsys.model.attention import MultiHeadAttention, RotaryPositions, causal_mask, padding_mask
 from recsys.model.build import build_model
 from recsys.model.embeddings import SinusoidalPositions
-from recsys.model.encoder import BlockSettings, CausalFilter, Dropout, Encoder, EncoderBlock
+from recsys.model.encoder import CausalFilter, Dropout, Encoder, EncoderBlock
 from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, EncodedHistory
 
@@ -79,8 +80,10 @@ def test_the_filter_by_its_formula(window: int, length: int, seed: int) -> None:
 
 def test_a_block_mixes_the_normed_filter_and_the_normed_attention() -> None:
     torch.manual_seed(0)
-    common = BlockSettings(8, 2, 12, 0.0, norm="post", filtered=True)
-    block, x = EncoderBlock(common).double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    config = NextItemConfig(
+        embedding_dim=8, feed_forward_dim=12, dropout=0, norm="post", filter=True
+    )
+    block, x = EncoderBlock(config).double(), torch.randn(2, 5, 8, dtype=torch.float64)
     assert block.filter is not None
     attended = F.layer_norm(x + block.attention(x, causal=True), (8,))
     filtered = F.layer_norm(x + block.filter(x), (8,))
@@ -95,8 +98,15 @@ def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) 
     """x + sigmoid(W x) ⊙ sublayer(norm(x)): attention, then a SwiGLU network without biases."""
     torch.manual_seed(seed)
     dim, wide = 6, 10
-    common = BlockSettings(dim, heads, wide, 0.0, norm="gated", activation="swiglu")
-    block = EncoderBlock(common).double()
+    config = NextItemConfig(
+        embedding_dim=dim,
+        num_heads=heads,
+        feed_forward_dim=wide,
+        dropout=0,
+        norm="gated",
+        activation="swiglu",
+    )
+    block = EncoderBlock(config).double()
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.5)
     first, second = (
@@ -181,9 +191,17 @@ def torch_name(ours: str) -> str:
 def twins(
     norm: Literal["pre", "post"], activation: Literal["gelu", "relu"], heads: int, layers: int
 ) -> tuple[nn.ModuleDict, nn.Transformer]:
-    common = BlockSettings(DIM, heads, FEED_FORWARD, dropout=0.0, norm=norm, activation=activation)
-    encoder_blocks = [EncoderBlock(common) for _ in range(layers)]
-    decoder_blocks = [DecoderBlock(common) for _ in range(layers)]
+    config = SequenceToSequenceConfig(
+        kind="sequence_to_sequence",
+        embedding_dim=DIM,
+        num_heads=heads,
+        feed_forward_dim=FEED_FORWARD,
+        dropout=0,
+        norm=norm,
+        activation=activation,
+    )
+    encoder_blocks = [EncoderBlock(config) for _ in range(layers)]
+    decoder_blocks = [DecoderBlock(config) for _ in range(layers)]
     encoder = Encoder(None, encoder_blocks, DIM, 0.0, causal=False)
     decoder = Decoder(None, decoder_blocks, DIM, 0.0)
     ours = nn.ModuleDict({"encoder": encoder, "decoder": decoder}).double()
