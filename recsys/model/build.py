@@ -20,7 +20,6 @@ from recsys.model.embeddings import (
     FeatureEmbeddings,
     ItemEmbeddings,
     ItemFeatureEmbeddings,
-    LearnedPositions,
     SinusoidalPositions,
 )
 from recsys.model.encoder import Encoder, EncoderBlock
@@ -69,7 +68,7 @@ def build_model(
             HSTUBlock(dim, config.num_heads, longest, dropout, timed=config.times != "none")
             for _ in range(config.num_blocks)
         ]
-        positions = LearnedPositions(longest, dim)
+        positions = _positions("learned", longest, dim)
         encoder = HSTUEncoder(positions, stack, dim, dropout, times=config.times)
     else:
         encoder = _encoder(config, config.num_blocks, longest, causal=True)
@@ -94,5 +93,8 @@ def _encoder(config: TransformerConfig, num_blocks: int, longest: int, *, causal
 
 
 def _positions(kind: str, longest: int, dim: int) -> nn.Module | None:
-    kinds = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
-    return kinds[kind](longest, dim) if kind in kinds else None
+    if kind == "learned":
+        positions = nn.Embedding(longest, dim)
+        nn.init.normal_(positions.weight, std=0.02)
+        return positions
+    return SinusoidalPositions(longest, dim) if kind == "sinusoidal" else None

@@ -145,14 +145,6 @@ def positions_from_end(lengths: Tensor, width: int) -> Tensor:
     return (lengths[:, None] - 1 - torch.arange(width, device=lengths.device)).clamp_(min=0)
 
 
-class LearnedPositions(nn.Embedding):
-    """One trained vector per position: [...] below max_length to [..., D]."""
-
-    def __init__(self, max_length: int, embedding_dim: int) -> None:
-        super().__init__(max_length, embedding_dim)
-        nn.init.normal_(self.weight, std=0.02)
-
-
 class SinusoidalPositions(nn.Module):
     """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i + 1) = cos(p / 10000^(2i/D)).
 
