@@ -363,7 +363,9 @@ class SequenceGenerator:
                 read = recent.take(rows)
                 arrays = read.padded(), read.lengths
                 encoded = self.model.encode(*(torch.from_numpy(a).to(device) for a in arrays))
-                best = self.strategy(self.model, encoded, allowed, length, repeats=repeats)
-                lists[rows] = best.tokens[:, 0].cpu().numpy()
-                scores[rows] = best.log_probabilities[:, 0].cpu().numpy()
+                tokens, totals = self.strategy(
+                    self.model, encoded, allowed, length, repeats=repeats
+                )
+                lists[rows] = tokens[:, 0].cpu().numpy()
+                scores[rows] = totals[:, 0].cpu().numpy()
         return lists, scores

@@ -158,15 +158,6 @@ class SequenceToSequence(Model):
 _PAD = 0
 
 
-class GeneratedLists(NamedTuple):
-    """The lists generated for B users, W each, the best first."""
-
-    tokens: Tensor
-    """Item tokens [B, W, n], in the order of purchase; PAD where no item was left."""
-    log_probabilities: Tensor
-    """Shape [B, W]; -inf where there were fewer lists."""
-
-
 @dataclass(frozen=True, slots=True)
 class Greedy:
     """The most probable item at every step."""
@@ -179,11 +170,11 @@ class Greedy:
         length: int,
         *,
         repeats: bool = False,
-    ) -> GeneratedLists:
-        """Generate lists of n tokens for B users, by a model in evaluation mode.
+    ) -> tuple[Tensor, Tensor]:
+        """Generate W lists for each of B users [B, W, n], by a model in evaluation mode.
 
         ``allowed`` [B, I + 1] says by item token whether the item may be generated; ``repeats``,
-        whether more than once.
+        whether more than once. The best list comes first; the log-probabilities are [B, W].
         """
         users = torch.arange(len(allowed), device=allowed.device)[:, None]
         tokens = torch.empty(len(allowed), 1, 0, dtype=torch.int64, device=allowed.device)
@@ -200,7 +191,7 @@ class Greedy:
             if step + 1 < length:
                 state = model.step(encoded, chosen, generated)
         order = totals.argsort(dim=1, descending=True, stable=True)
-        return GeneratedLists(tokens[users, order], totals[users, order])
+        return tokens[users, order], totals[users, order]
 
     def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
         """Choose the lists that go on, by their numbers, and the next token of each: [B, W'] both.

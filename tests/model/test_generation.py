@@ -72,16 +72,16 @@ def log_probability(model: SequenceToSequence, encoded: EncodedHistory, tokens: 
 def test_cached_greedy_generation_equals_uncached(seed: int, norm: str, length: int) -> None:
     model = make_model(seed, norm=norm)
     encoded = encode_random(model)
-    found = Greedy()(model, encoded, everything(), length)
+    found, totals = Greedy()(model, encoded, everything(), length)
     tokens = torch.empty(4, 0, dtype=torch.int64)
     for _ in range(length):
         scores = model.decode(encoded, tokens)[:, -1] @ model.items.weight.T
         scores[:, 0] = -math.inf
         scores.scatter_(1, tokens, -math.inf)
         tokens = torch.cat([tokens, scores.argmax(1, keepdim=True)], dim=1)
-    assert found.tokens[:, 0].tolist() == tokens.tolist()
+    assert found[:, 0].tolist() == tokens.tolist()
     expected = log_probability(model, encoded, tokens)
-    assert torch.allclose(found.log_probabilities[:, 0].double(), expected, atol=1e-4)
+    assert torch.allclose(totals[:, 0].double(), expected, atol=1e-4)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 6))
@@ -89,11 +89,11 @@ def test_cached_greedy_generation_equals_uncached(seed: int, norm: str, length: 
 def test_the_lists_of_a_beam_have_their_probabilities(seed: int, width: int, length: int) -> None:
     model = make_model(seed)
     encoded = encode_random(model)
-    beam = Beam(width)(model, encoded, everything(), length)
-    assert (beam.log_probabilities.diff(dim=1) <= 0).all(), "the best list comes first"
-    for hypothesis in range(beam.tokens.shape[1]):  # the cache followed the hypotheses
-        expected = log_probability(model, encoded, beam.tokens[:, hypothesis])
-        found = beam.log_probabilities[:, hypothesis].double()
+    beam, totals = Beam(width)(model, encoded, everything(), length)
+    assert (totals.diff(dim=1) <= 0).all(), "the best list comes first"
+    for hypothesis in range(beam.shape[1]):  # the cache followed the hypotheses
+        expected = log_probability(model, encoded, beam[:, hypothesis])
+        found = totals[:, hypothesis].double()
         assert torch.allclose(found, expected, atol=1e-4)
 
 
@@ -108,17 +108,17 @@ def repeated(encoded: EncodedHistory, user: int, times: int) -> EncodedHistory:
 def test_a_beam_of_one_is_greedy_and_a_full_beam_is_exhaustive() -> None:
     model = make_model(1)
     encoded = encode_random(model)
-    greedy = Greedy()(model, encoded, everything(), 4)
-    assert Beam(1)(model, encoded, everything(), 4).tokens.equal(greedy.tokens)
-    beam = Beam(ITEMS)(model, encoded, everything(), 2)  # every first item is kept
+    greedy, _ = Greedy()(model, encoded, everything(), 4)
+    assert Beam(1)(model, encoded, everything(), 4)[0].equal(greedy)
+    beam, totals = Beam(ITEMS)(model, encoded, everything(), 2)  # every first item is kept
     first, second = torch.meshgrid(torch.arange(1, 10), torch.arange(1, 10), indexing="ij")
     pairs = torch.stack([first, second], dim=-1).flatten(0, 1)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     for user in range(4):
         scores = log_probability(model, repeated(encoded, user, len(pairs)), pairs)
-        assert beam.tokens[user, 0].tolist() == pairs[scores.argmax()].tolist()
+        assert beam[user, 0].tolist() == pairs[scores.argmax()].tolist()
         top = scores.sort(descending=True).values[:ITEMS]
-        assert torch.allclose(beam.log_probabilities[user].double(), top, atol=1e-4)
+        assert torch.allclose(totals[user].double(), top, atol=1e-4)
 
 
 def test_samples_follow_the_probabilities() -> None:
@@ -131,7 +131,7 @@ def test_samples_follow_the_probabilities() -> None:
 
     def shares(**how: float) -> Tensor:
         sampling = Sampling(generator, **how)  # type: ignore[arg-type]
-        tokens = sampling(model, many, everything(20_000), 1).tokens.flatten()
+        tokens = sampling(model, many, everything(20_000), 1)[0].flatten()
         return torch.bincount(tokens, minlength=ITEMS + 1)[1:] / 20_000
 
     plain = logits.softmax(0)
