@@ -33,9 +33,8 @@ class CrossEntropy(Section):
 
 class _Sampled(Section):
     num_negatives: int = Field(1024, ge=1, le=MAX_COUNT)
-    """Number of items drawn for each step, for all of its targets; at most, each item once."""
-    negatives: Literal["uniform", "popularity", "in_batch"] = "uniform"
-    """Equally likely, in proportion to their purchases in training, or the targets of the step."""
+    """Number of items drawn for each step, for all of its targets; at most, each item once. All are
+    equally likely."""
 
 
 class SampledSoftmax(_Sampled):

@@ -182,8 +182,7 @@ def new_module(
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
         warm.initialise(model, histories)
-    counts = torch.from_numpy(interactions)
-    return TrainingModule(model, config, schedule, counts, exclude_seen=exclude_seen)
+    return TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
 
 
 def build_batches(

@@ -6,8 +6,9 @@ all would not fit into memory. Negatives are drawn once per step and shared by a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -210,35 +211,14 @@ def _aligned(side: Tensor) -> Tensor:
 # and their gradient by the logits of the targets [...]. That by the negatives' overwrites these.
 
 
-def draw_negatives(
-    kind: Literal["uniform", "popularity", "in_batch"],
-    count: int,
-    cumulative: Tensor,
-    targets: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Draw the negatives of a step, of which some may be equal.
+def draw_negatives(count: int, num_items: int, device: torch.device) -> Tensor:
+    """Draw the negatives of a step, item tokens [C]: all are equally likely, some may be equal.
 
-    Uniform: all items are equally likely, and a draw as large as the catalogue has every item once;
-    popularity: in proportion to their interactions in training, which are added up to each item
-    [I + 1], float64; in_batch: from the targets [B, L], PAD for none.
-
-    Returns:
-        Item tokens [C], and the log of the expected count of each of these items in a draw.
+    A draw as large as the catalogue has every item once.
     """
-    num_items = len(cumulative) - 1
-    if kind == "uniform":
-        items = torch.arange(1, num_items + 1, device=targets.device)
-        if count < num_items:
-            items = torch.randint(1, num_items + 1, (count,), device=targets.device)
-        return items, torch.full_like(items, min(count / num_items, 1), dtype=torch.float32).log()
-    if kind == "popularity":
-        points = torch.rand(count, dtype=cumulative.dtype, device=targets.device) * cumulative[-1]
-        items = torch.searchsorted(cumulative, points, right=True)
-    else:
-        pool = targets[targets != PAD]
-        items = pool[torch.randint(len(pool), (count,), device=targets.device)]
-    interactions = cumulative[items] - cumulative[items - 1]
-    return items, (interactions * (count / cumulative[-1])).log().float()
+    if count < num_items:
+        return torch.randint(1, num_items + 1, (count,), device=device)
+    return torch.arange(1, num_items + 1, device=device)
 
 
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
@@ -328,15 +308,14 @@ def mean_loss(
     history: HistoryRepresentation,
     targets: Tensor,
     seen: Tensor | None,
-    cumulative: Tensor,
 ) -> Tensor:
-    """Return the mean loss of the targets [B, L], PAD for none; ``cumulative``: `draw_negatives`.
+    """Return the mean loss of the targets [B, L], PAD for none.
 
     ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
     items are wrong answers like any other.
     """
     if not isinstance(config, CrossEntropy):
-        return _sampled_loss(config, model, history, targets, seen, cumulative)
+        return _sampled_loss(config, model, history, targets, seen)
     head, table, length = model.head, model.items.table(), targets.shape[1]
     positions = torch.arange(targets.numel(), device=targets.device).view_as(targets)
     if not head.attends:
@@ -358,11 +337,10 @@ def _sampled_loss(
     history: HistoryRepresentation,
     targets: Tensor,
     seen: Tensor | None,
-    cumulative: Tensor,
 ) -> Tensor:
     """`mean_loss` against negatives; embeddings are read by row, so their gradient is sparse."""
     head, count = model.head, config.num_negatives
-    items, log_expected = draw_negatives(config.negatives, count, cumulative, targets)
+    items = draw_negatives(count, model.num_items, targets.device)
     candidates = head.represent_candidates(model.items(items))
     of_targets = head.represent_candidates(model.items(targets))
     target_logits = exact(head.score_targets(history, of_targets))
@@ -375,7 +353,7 @@ def _sampled_loss(
         logits, of_target = exact(scores).contiguous(), target_logits.detach()[rows]
         corrected = isinstance(config, SampledSoftmax)
         if corrected:
-            logits -= log_expected
+            logits -= math.log(len(items) / model.num_items)
         mask_negatives(logits, items, targets[rows], None if seen is None else seen[rows])
         if corrected:
             losses, gradient = sampled_softmax(of_target, logits)

@@ -101,18 +101,14 @@ class Schedule:
 class TrainingModule(pl.LightningModule):
     """Trains a model to predict every target.
 
-    ``interactions`` [I + 1] are those of each item in training, by item token; ``exclude_seen``
-    says whether items seen before a target are excluded from its negatives.
+    ``exclude_seen`` says whether items seen before a target are excluded from its negatives.
     """
-
-    _cumulative: Tensor
 
     def __init__(
         self,
         model: Model,
         config: TrainingConfig,
         schedule: Schedule,
-        interactions: Tensor,
         *,
         exclude_seen: bool,
     ) -> None:
@@ -125,7 +121,6 @@ class TrainingModule(pl.LightningModule):
         self._config = config
         self._exclude_seen = exclude_seen
         self._random: Tensor | None = None
-        self.register_buffer("_cumulative", interactions.double().cumsum(0), persistent=False)
         if config.loss.kind != "cross_entropy":
             use_sparse_gradients(model)
 
@@ -169,7 +164,7 @@ class TrainingModule(pl.LightningModule):
     def loss(self, history: HistoryRepresentation, targets: Tensor, seen: Tensor) -> Tensor:
         """Return the mean loss of the targets [B, L], given what `teacher_forced` returned."""
         excluded, loss = seen if self._exclude_seen else None, self._config.loss
-        return mean_loss(loss, self.model, history, targets, excluded, self._cumulative)
+        return mean_loss(loss, self.model, history, targets, excluded)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = RowwiseAdamW(

@@ -103,7 +103,7 @@ def test_features_of_inputs_and_candidates_are_learned(
     if isinstance(loss, SampledSoftmax):
         use_sparse_gradients(model)
     history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
-    mean_loss(loss, model, history, targets, None, torch.ones(model.num_items + 1)).backward()
+    mean_loss(loss, model, history, targets, None).backward()
     found = model.items.features
     assert found is not None
     for weight in (found.category_weight, found.number_weight):
