@@ -192,7 +192,14 @@ def prepare_data(
                 f"--append {append_to}: a dataset keeps its own settings: give only the log, "
                 "--encoding, --items and --users, or prepare the whole log anew"
             )
-        _append(source, append_to, items, users, log.encoding)
+        from recsys.data.appending import append
+
+        earlier = len(Manifest.read(append_to).appended)
+        manifest = append(source, append_to, items, users, encoding=log.encoding).manifest
+        shown: dict[str, object] = {"dataset": str(append_to)}
+        for entry in manifest.appended[earlier:]:  # none if the log was there already
+            shown |= {"appended": entry.source, "appended_rows": entry.rows_read}
+        show_rows([{**shown, **manifest.counts}])
         return
     if out is None or append_to is not None:
         raise InputError("give one of --out FOLDER, to prepare anew, and --append DATASET")
@@ -204,20 +211,6 @@ def prepare_data(
     if not AS_JSON.get():
         row["dropped"] = ", ".join(f"{why}: {count:,}" for why, count in dropped.items()) or "0"
     show_rows([{**row, **counts, "warnings": warnings}])
-
-
-def _append(
-    source: str, path: Path, items: Path | None, users: Path | None, encoding: str | None
-) -> None:
-    """Append a log, and show what the dataset has."""
-    from recsys.data.appending import append
-
-    earlier = len(Manifest.read(path).appended)
-    manifest = append(source, path, items, users, encoding=encoding).manifest
-    row: dict[str, object] = {"dataset": str(path)}
-    for entry in manifest.appended[earlier:]:  # none if the log was there already
-        row |= {"appended": entry.source, "appended_rows": entry.rows_read}
-    show_rows([{**row, **manifest.counts}])
 
 
 @command("audit", "Logs")

@@ -240,7 +240,14 @@ def evaluate_held_out(
                 "evaluate: --predictions takes --data, --name, --set and --tracking-uri, and ranks "
                 "the test targets"
             )
-        _evaluate_predictions(predictions, data, name, overrides, uri)
+        from recsys.experiments.predictions import evaluate_predictions
+
+        named = [f"name={name or predictions.name.partition('.')[0]}", *(overrides or [])]
+        experiment, dataset = prepared_for(read_experiment(None, named, uri), data)
+        with stage("ranking the test targets"):
+            ranked = evaluate_predictions(predictions, experiment, dataset)
+        row = {"run": ranked.run_id, "targets": ranked.targets, "without_score": ranked.unscored}
+        show_rows([row | {metric: figure.mean for metric, figure in ranked.metrics.items()}])
         return
     if bundle is None or name is not None or overrides or uri is not None:
         raise InputError("evaluate: needs a trained model, or --predictions FILE and its options")
@@ -273,21 +280,6 @@ def evaluate_held_out(
         table.save(out)
     figures = table.summary(metric_names(config.cutoffs))
     show_rows([{"metric": name, **interval._asdict()} for name, interval in figures.items()])
-
-
-def _evaluate_predictions(
-    file: Path, data: Path, name: str | None, overrides: list[str] | None, uri: str | None
-) -> None:
-    from recsys.experiments.predictions import evaluate_predictions
-
-    dataset = PreparedDataset.open(data)
-    named = [f"name={name or file.name.partition('.')[0]}"]
-    experiment = read_experiment(None, [*named, *(overrides or [])], uri)
-    experiment = experiment.model_copy(update={"data": dataset.config})
-    with stage("ranking the test targets"):
-        ranked = evaluate_predictions(file, experiment, dataset)
-    row = {"run": ranked.run_id, "targets": ranked.targets, "without_score": ranked.unscored}
-    show_rows([row | {metric: figure.mean for metric, figure in ranked.metrics.items()}])
 
 
 @command("compare", "Evaluate and compare")
