@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors import torch as torch_files
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from recsys.config.model import Feature, ModelConfig
@@ -30,7 +29,7 @@ Entity = Literal["item", "interaction", "user"]
 KEYS = {"item": ["item_id"], "interaction": ["user_id", "item_id"], "user": ["user_id"]}
 """The columns that identify the rows of an entity's table. They are not features."""
 
-ItemVectors = Mapping[str, Tensor]
+ItemVectors = dict[str, Tensor]
 """The vectors of R items by column: float16 [R + 1, K], of length 1, or 0 if an item has none.
 Row 0 is PAD."""
 
@@ -326,15 +325,15 @@ class Encoders:
     @classmethod
     def fit(cls, config: ModelConfig, dataset: PreparedDataset) -> Encoders:
         """Learn from the full catalogue, and from interactions and users of the training part."""
-        tables: dict[Entity, Callable[[], pl.DataFrame]] = {
-            "item": lambda: dataset.item_table,
-            "interaction": lambda: dataset.interaction_table.filter(dataset.in_training),
-            "user": lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0),
-        }
-        read = {entity: features_of(config, entity) for entity in tables}
-        no_rows = pl.DataFrame()
+
+        def fit(entity: Entity, table: Callable[[], pl.DataFrame]) -> FeatureEncoder:
+            features = features_of(config, entity)
+            return FeatureEncoder.fit(entity, features, table() if features else pl.DataFrame())
+
         return cls(
-            *(FeatureEncoder.fit(e, f, tables[e]() if f else no_rows) for e, f in read.items())
+            fit("item", lambda: dataset.item_table),
+            fit("interaction", lambda: dataset.interaction_table.filter(dataset.in_training)),
+            fit("user", lambda: dataset.user_table.filter(dataset.cuts[:, 0] > 0)),
         )
 
     @property
@@ -395,7 +394,7 @@ class Encoders:
     def save_vectors(self, folder: Path, items: pl.DataFrame) -> pl.DataFrame:
         """Write the vectors that the model reads, if it reads any; return the other columns."""
         if vectors := self.items.vectors(items):
-            save_vectors(vectors, folder / VECTORS)
+            save_file(vectors, folder / VECTORS)
         return items.drop(*vectors)
 
     def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
@@ -403,8 +402,7 @@ class Encoders:
         if not (dims := self.items.vector_dims):
             return {}
         path = folder / VECTORS
-        with safe_open(path, framework="pt") as file:
-            vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        vectors = load_file(path)
         expected = {name: (torch.float16, (num_items + 1, dim)) for name, dim in dims.items()}
         actual = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in vectors.items()}
         if actual != expected:
@@ -419,8 +417,3 @@ NO_ENCODERS = Encoders()
 def features_of(config: ModelConfig, entity: Entity) -> tuple[Feature, ...]:
     """Return the features of an entity that a model reads; none if its kind reads no features."""
     return getattr(config, f"{entity}_features", ())
-
-
-def save_vectors(vectors: ItemVectors, path: Path) -> None:
-    """Write vectors as safetensors."""
-    torch_files.save_file({name: tensor.contiguous() for name, tensor in vectors.items()}, path)

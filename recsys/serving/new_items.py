@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
+from safetensors.torch import save_file
 
 from recsys.baselines.counts import latest_histories
 from recsys.data.entity_tables import converted
-from recsys.data.features import VECTORS, ItemVectors, save_vectors
+from recsys.data.features import VECTORS, ItemVectors
 from recsys.data.histories import PAD
 from recsys.data.prepared import Part, PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource, read_table
@@ -131,7 +132,7 @@ def extend(
         counts = counts.with_new_items(histories, newest, len(items))
     with new_folder(out) as folder:
         if vectors:
-            save_vectors(vectors, folder / VECTORS)
+            save_file(vectors, folder / VECTORS)
         write_files(folder, model, bundle.experiment, items, counts, bundle.encoders)
         bundle.manifest.model_copy(update={"num_items": len(items)}).write(folder)
     return ModelBundle.open(out)
