@@ -174,18 +174,15 @@ class PreparedDataset:
         ends = np.repeat(self.offsets[:-1] + self.cuts[:, 0], lengths)
         return np.less(np.arange(len(ends)), ends)
 
-    def histories_between(
-        self, starts: Int64s, ends: Int64s, request_times: Int64s | None = None
-    ) -> Histories:
+    def histories_between(self, starts: Int64s, ends: Int64s) -> Histories:
         """Return interactions ``starts[b]`` to ``ends[b]`` as history b [B]."""
         log = Histories(self.items, self.offsets, self.timestamps, None, self.features)
-        return replace(log.spans(starts, ends), request_times=request_times)
+        return log.spans(starts, ends)
 
     def histories(self, before: Part) -> Histories:
         """Return the history of every user before a part of the split [U histories]."""
         starts = self.offsets[:-1]
-        ends = starts + self.cuts[:, _START[before]]
-        return self.histories_between(starts, ends)
+        return self.histories_between(starts, starts + self.cuts[:, _START[before]])
 
     def target_positions(self, part: Part) -> tuple[Int64s, Int64s, Int64s]:
         """Return user, position and end of history of a part's targets; see `find_targets`."""
@@ -221,7 +218,7 @@ class PreparedDataset:
             users=users,
             targets=self.items[targets],
             history_rows=np.cumsum(differs) - 1,
-            histories=self.histories_between(starts, ends, request_times),
+            histories=replace(self.histories_between(starts, ends), request_times=request_times),
             dropped=int(np.count_nonzero(~inside)),
             without_history=int(np.count_nonzero(inside & ~kept)),
         )
