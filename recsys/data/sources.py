@@ -33,8 +33,8 @@ class NamedDataset:
     interactions: int
     users: int
     items: int
-    files: dict[str, str]
-    """The SHA-256 of each file, by its name on the mirror."""
+    files: tuple[str, ...]
+    """The names of its files on the mirror, which are in `SHA256`."""
     read: Callable[..., Tables]
     """Reads the log and the item table from the paths of the files, in their order."""
     columns: Columns = field(default_factory=Columns)
@@ -43,15 +43,15 @@ class NamedDataset:
 def read_named(dataset: NamedDataset, mirror: str | None = None) -> Tables:
     """Return the log and the item table of a dataset, from the folder of RECSYS_MIRROR if None."""
     folder = Path(mirror or os.environ.get(_MIRROR, "data"))
-    for name, sha256 in dataset.files.items():
+    for name in dataset.files:
         path = folder / name
         if not path.is_file():
             raise InputError(
                 f"{dataset.name}: {name} is not in {folder}; set {_MIRROR} to a folder that has it "
                 f"(the data come from {dataset.homepage})"
             )
-        if (actual := file_sha256(path)) != sha256:
-            raise InputError(f"{path}: SHA-256 {actual} is not {sha256}: not the file {name}")
+        if (actual := file_sha256(path)) != SHA256[name]:
+            raise InputError(f"{path}: SHA-256 {actual} is not {SHA256[name]}: not the file {name}")
     return dataset.read(*(folder / name for name in dataset.files))
 
 
@@ -114,7 +114,7 @@ def _amazon(name: str, category: str, counts: tuple[int, int, int]) -> Iterator[
             "https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
             "research; cite McAuley et al. 2015",
             *counts,
-            _files(f"amazon-{name}{timed}.parquet"),
+            (f"amazon-{name}{timed}.parquet",),
             _parquet,
             columns,
         )
@@ -129,7 +129,7 @@ def _retail(
         "https://archive.ics.uci.edu/dataset/502/online+retail+ii",
         "CC BY 4.0",
         *counts,
-        _files("online-retail-ii.parquet"),
+        ("online-retail-ii.parquet",),
         read,
         Columns(user_id="CustomerID", item_id="StockCode", timestamp="InvoiceDate"),
     )
@@ -145,14 +145,8 @@ b10b1e9ef624567211e6387fe281a4719390b953ff8f2838aec9b1e41fb2afeb amazon-beauty-t
 1c8d679dc84b919d7c2291d1ce0b0e09796a00fef70211f8d22b3e03dcc93a03 amazon-sports-timed.parquet
 60562c701f5423252d1429ddb5fc7a35a5bbc2da3319773110fe4abed93f518f online-retail-ii.parquet
 """
-
-
-_SHA256 = {name: sha256 for sha256, name in map(str.split, _FILES.strip().splitlines())}
-
-
-def _files(*names: str) -> dict[str, str]:
-    return {name: _SHA256[name] for name in names}
-
+SHA256 = {name: sha256 for sha256, name in map(str.split, _FILES.strip().splitlines())}
+"""The checksum of each file, by its name."""
 
 _MOVIELENS = "https://grouplens.org/datasets/movielens"
 _HARPER = "research only, no redistribution; cite Harper and Konstan 2015"
@@ -164,7 +158,7 @@ DATASETS = (
         "recsys.shop.simulation",
         "Apache-2.0, as this library",
         *(259_813, 10_000, 1_000),
-        {},
+        (),
         _shop,
     ),
     NamedDataset(
@@ -173,7 +167,7 @@ DATASETS = (
         f"{_MOVIELENS}/1m/",
         _HARPER,
         *(1_000_209, 6_040, 3_706),
-        _files("ml-1m.parquet", "ml-1m-items.parquet"),
+        ("ml-1m.parquet", "ml-1m-items.parquet"),
         _parquet,
     ),
     NamedDataset(
@@ -182,7 +176,7 @@ DATASETS = (
         f"{_MOVIELENS}/100k/",
         _HARPER,
         *(100_000, 943, 1_682),
-        _files("ml-100k.tsv"),
+        ("ml-100k.tsv",),
         _movielens_100k,
     ),
     *_amazon("beauty", "Beauty", (198_502, 22_363, 12_101)),

@@ -45,11 +45,12 @@ def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDataset:
         interactions=2,
         users=1,
         items=2,
-        files={"tiny.parquet": checksum},
+        files=("tiny.parquet",),
         read=lambda path: (pl.read_parquet(path), None),
         columns=Columns(timestamp="when"),
     )
     monkeypatch.setattr(sources, "DATASETS", (*DATASETS, dataset))
+    monkeypatch.setitem(sources.SHA256, "tiny.parquet", checksum)
     monkeypatch.delenv("RECSYS_MIRROR", raising=False)
     return dataset
 
@@ -78,7 +79,7 @@ def test_files_are_those_of_a_folder(
     assert items_of(None) == [3, 2]
     LOG.head(1).write_parquet(folder / "tiny.parquet")
     found = hashlib.sha256((folder / "tiny.parquet").read_bytes()).hexdigest()
-    with pytest.raises(InputError, match=f"{found} is not {tiny.files['tiny.parquet']}"):
+    with pytest.raises(InputError, match=f"{found} is not {sources.SHA256['tiny.parquet']}"):
         items_of(None)
 
 
