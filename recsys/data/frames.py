@@ -99,7 +99,10 @@ def frame_like(
     )
     if not isinstance(first, nw.DataFrame | nw.Series) or first.implementation.is_polars():
         return answer
-    columns = {column.name: column.to_numpy() for column in answer}
+    columns = {
+        column.name: column.to_list() if column.dtype.is_nested() else column.to_numpy()
+        for column in answer
+    }
     frame = nw.from_dict(columns, backend=first.implementation).to_native()
     table, numbers = rows
     table = nw.from_native(table, pass_through=True, allow_series=True)

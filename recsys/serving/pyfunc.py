@@ -11,6 +11,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
+from recsys.data.frames import frame_like
 from recsys.errors import InputError
 from recsys.serving.histories import UserHistories
 from recsys.serving.raw_values import id_series, is_missing
@@ -71,14 +72,7 @@ class HistoryModel:
             best = self.recommender.recommend(queries, at=at, **given)
             answers.append(_by_row(queries, best))
         rows = pl.concat(answers, how="vertical_relaxed").sort(USER).drop(USER)
-        backend = frame.implementation
-        if backend.is_polars():
-            answer = nw.from_native(rows)
-        else:
-            native = nw.from_dict(rows.to_dict(as_series=False), backend=backend).to_native()
-            if (index := nw.maybe_get_index(frame)) is not None:
-                native.index = index
-            answer = nw.from_native(native)
+        answer = nw.from_native(frame_like(rows, histories, rows=(histories, slice(None))))
         if USER in frame.columns:
             answer = answer.with_columns(frame[USER]).select(USER, *rows.columns)
         return answer.to_native()
