@@ -16,6 +16,8 @@ import torch
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_baseline
@@ -229,7 +231,7 @@ class ModelBundle:
             self.trained.to("cpu")  # with those weights that were moved
             line = f"{self.path}: the model needs more memory than the GPU has"
             raise InputError(line) from error
-        for kept in ("scorer", "retriever"):  # they keep the catalogue where the model was
+        for kept in ("scorer", "retriever", "directions"):  # they are where it was
             self.__dict__.pop(kept, None)
 
     @property
@@ -318,6 +320,12 @@ class ModelBundle:
         kinds = ("item", "product", "prod", "article", "movie", "book", "song", "track")
         names = [kind + word for kind in kinds for word in ("name", "title")]
         return exact or [columns[name] for name in names if name in columns][:1]
+
+    @cached_property
+    def directions(self) -> Tensor:
+        """The embeddings of all item tokens, scaled to length 1 [I + 1, D]."""
+        with torch.inference_mode():
+            return normalize(self.model.items.table().float(), dim=1)
 
     @cached_property
     def popularity(self) -> Float32s:

@@ -9,10 +9,8 @@ from typing import Any, cast
 import narwhals as nw
 import numpy as np
 import polars as pl
-import torch
 from narwhals.typing import IntoSeries
 from numpy.typing import NDArray
-from torch.nn.functional import normalize
 
 from recsys.config.data import Columns
 from recsys.data.entity_tables import plain_ids
@@ -119,9 +117,7 @@ def chosen_diversity(
     caps = tuple(_cap(bundle.item_table, *cap) for cap in (at_most or {}).items())
     if not weight:
         return Diversity(caps=caps) if caps else None
-    with torch.inference_mode():
-        directions = normalize(bundle.model.items.table().float(), dim=1).cpu().numpy()
-    return Diversity(weight, directions, caps)
+    return Diversity(weight, bundle.directions.cpu().numpy(), caps)
 
 
 def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:

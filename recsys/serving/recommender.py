@@ -15,8 +15,6 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from recsys.config.data import Columns
 from recsys.data.frames import Frame, frame_like
@@ -316,9 +314,9 @@ class Recommender:
             item_id, the item's name or title if the item table has them, similarity and rank (from
             1), the most similar first; equal ones in the order of the catalogue.
         """
-        k, bundle, directions = _whole_number("k", k, 1), self.bundle, self._directions
+        k, bundle = _whole_number("k", k, 1), self.bundle
         token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
-        cosines = (directions @ directions[token - 1]).cpu().numpy()
+        cosines = (bundle.directions[1:] @ bundle.directions[token]).cpu().numpy()
         cosines[token - 1] = -np.inf
         best = np.argsort(-cosines, kind="stable")[: min(k, len(cosines) - 1)]
         return bundle.item_table.select("item_id", *bundle.name_columns)[best].with_columns(
@@ -445,12 +443,6 @@ class Recommender:
                 "source": pl.Series(sources, dtype=pl.String).gather(rows),
             }
         )
-
-    @cached_property
-    def _directions(self) -> Tensor:
-        """The embeddings of all items, scaled to length 1 [I, D]."""
-        with torch.inference_mode():
-            return normalize(self.bundle.model.items.table()[1:].float(), dim=1)
 
 
 def _vectors(rows: Float32s) -> pl.Series:
