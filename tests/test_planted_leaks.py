@@ -312,7 +312,7 @@ def test_other_test_targets_change_nothing_but_the_test_figures(
     tmp_path: Path,
 ) -> None:
     """Of a training that chooses its epoch, weighs counts and is refitted, repeats allowed."""
-    loss = {"kind": "sampled_softmax", "num_negatives": 20, "negatives": "popularity"}
+    loss = {"kind": "sampled_softmax", "num_negatives": 20}
     training = {"max_epochs": 3, "validate_every": 1, "refit": True, "loss": loss}
     experiment = make_experiment(
         tracking, training=training, count_ensemble={}, evaluation={"seen": "allow"}
