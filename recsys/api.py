@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -23,7 +23,6 @@ from recsys.reports.comparison import Comparison
 from recsys.reports.comparison_page import write_comparison_report
 from recsys.serving.recommender import Recommender
 from recsys.tracking.runs import log_report
-from recsys.tracking.store import mlflow_link
 
 logger = logging.getLogger(__name__)
 
@@ -72,31 +71,11 @@ def fit(
         InputError: the log, a setting or the store is invalid.
     """
     plan = Plan(name or name_of(log), preset, seed, tracking or TrackingConfig(), fresh)
-    settings = {"items": items, "users": users, "time_limit": time_limit, "name": name, **words}
-    settings |= {"preset": None if preset == "balanced" else preset, "seed": seed or None}
-    settings |= {"tracking": tracking, "fresh": fresh or None}
-    command = _as_call(log, settings)
     with shown_log():
-        fitted = fit_log(log, plan, time_limit, items=items, users=users, command=command, **words)
-        run = fitted.answer.run
+        fitted = fit_log(log, plan, time_limit, items=items, users=users, **words)
         logger.info("%s", fitted.answer.sentence)
-        how = mlflow_link(run.tracking).replace("\n", ", then ")
-        logger.info("all runs in MLflow: %s", how)
-    recommender = Recommender.load(run.bundle, fitted.context.dataset)
+    recommender = Recommender.load(fitted.answer.run.bundle, fitted.context.dataset)
     return replace(recommender, like=empty_like(log))
-
-
-def _as_call(log: TableSource, settings: Mapping[str, object]) -> str:
-    """Return the call of `fit` as code; tables in memory are called by what they are."""
-
-    def code(name: str, value: object) -> str:
-        if isinstance(value, os.PathLike):
-            return repr(os.fspath(value))
-        is_table = name in ("log", "items", "users") and not isinstance(value, str)
-        return name if is_table else repr(value)
-
-    words = [f"{name}={code(name, value)}" for name, value in settings.items() if value is not None]
-    return f"recsys.fit({', '.join([code('log', log), *words])})"
 
 
 def train(

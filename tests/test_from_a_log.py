@@ -99,7 +99,7 @@ def test_a_frame_becomes_a_recommender(here: Path, log: pl.DataFrame) -> None:
     page = model.report()
     assert page == here.resolve() / "runs" / "mine" / "report.html"
     text = unescape(page.read_text(encoding="utf-8"))
-    assert "recsys.fit(log, time_limit=6, name='mine', preset='fast')" in text
+    assert "recsys.fit(…)" in text
     model.save("bundle")
     again = recsys.load("bundle", "data/mine")
     assert again.recommend(users=[log["customer"][0]], k=3).rows() == list(

@@ -97,7 +97,7 @@ def fit_log(
     items: TableSource | None = None,
     users: TableSource | None = None,
     config: DataConfig | None = None,
-    command: str = "",
+    command: str = "recsys.fit(…)",
     started: float | None = None,
     **words: Unpack[LogWords],
 ) -> FittedLog:
