@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from rich.console import Console
 from typer import Argument, Option
@@ -27,6 +27,7 @@ from recsys.cli.options import (
     store_of,
 )
 from recsys.config.data import DataConfig
+from recsys.config.experiment import TrackingConfig
 from recsys.config.files import find_config, presets, read_config
 from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.audit import audit
@@ -34,9 +35,6 @@ from recsys.data.manifest import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS, find_named_dataset
 from recsys.errors import InputError
-
-if TYPE_CHECKING:
-    from recsys.automatic.run import FittedLog
 
 
 @command("run", "Start here")
@@ -76,7 +74,15 @@ def run(
                 f"{source}: is an experiment: change it with --set, and not with options for a log"
             )
         changes = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
-        _run_experiment(source, changes, fresh, uri)
+        experiment = read_experiment(source, changes, uri)
+        from recsys.experiments.baselines import baselines_of, fit_baselines
+        from recsys.experiments.fit import fit
+
+        dataset = find_dataset(experiment)
+        trained = fit(experiment, dataset, fresh=fresh)  # may refuse: hence first
+        names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]
+        runs = fit_baselines(names, experiment, dataset, trained.run_id)
+        _show_runs([trained.run_id, *runs[::-1]], experiment.tracking)
         return
     if stray := [change for change in overrides or [] if not change.startswith("data.")]:
         raise InputError(
@@ -93,40 +99,25 @@ def run(
     fitted = fit_log(
         source, plan, time_limit, items=items, config=data, command=command, started=started
     )
-    _show(fitted)
-
-
-def _show(fitted: FittedLog) -> None:
-    """Print the answer, its figures and those of the baselines, and what was written."""
-    from recsys.reports.comparison import compare
-    from recsys.tracking.store import mlflow_link
-
-    answer, run = fitted.answer, fitted.answer.run
-    show_comparison(compare([run.run_id, *fitted.other_runs], run.tracking))
+    answer = fitted.answer.run
+    _show_runs([answer.run_id, *fitted.other_runs], answer.tracking)
     if AS_JSON.get():
         return
-    say(answer.sentence)
-    files = {"bundle": run.bundle, "settings": run.bundle.with_name("experiment.yaml")}
+    say(fitted.answer.sentence)
+    files = {"bundle": answer.bundle, "settings": answer.bundle.with_name("experiment.yaml")}
     files["page"] = fitted.page
     show_rows([files | {"seconds": round(fitted.seconds)}])
-    words = [str(run.bundle), "--data", str(fitted.context.dataset.path), "--out", "best.parquet"]
-    say(f"The best items of all users:\n{shlex.join(['recsys', 'recommend', *words])}")
-    say(f"All runs in MLflow:\n{mlflow_link(run.tracking)}")
+    words = [str(answer.bundle), "--data", str(fitted.context.dataset.path)]
+    best = shlex.join(["recsys", "recommend", *words, "--out", "best.parquet"])
+    say(f"The best items of all users:\n{best}")
 
 
-def _run_experiment(config: str, overrides: list[str], fresh: bool, uri: str | None) -> None:
-    experiment = read_experiment(config, overrides, uri)
-    from recsys.experiments.baselines import baselines_of, fit_baselines
-    from recsys.experiments.fit import fit
+def _show_runs(runs: list[str], tracking: TrackingConfig) -> None:
     from recsys.reports.comparison import compare
     from recsys.tracking.store import mlflow_link
 
-    dataset = find_dataset(experiment)
-    run = fit(experiment, dataset, fresh=fresh)  # may refuse: hence first
-    names = [name for name in baselines_of(experiment, dataset) if name != experiment.baseline]
-    runs = fit_baselines(names, experiment, dataset, run.run_id)
-    show_comparison(compare([run.run_id, *runs[::-1]], experiment.tracking))
-    say(f"All runs in MLflow:\n{mlflow_link(experiment.tracking)}")
+    show_comparison(compare(runs, tracking))
+    say(f"All runs in MLflow:\n{mlflow_link(tracking)}")
 
 
 @command("demo", "Start here", prints_rows=False)
