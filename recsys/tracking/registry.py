@@ -38,15 +38,9 @@ NEEDED = (
 class Registered(NamedTuple):
     """A version of a registered model."""
 
-    name: str
+    uri: str
+    """By its alias if it has one: ``models:/NAME@ALIAS``, or else ``models:/NAME/VERSION``."""
     version: str
-    alias: str | None
-
-    @property
-    def uri(self) -> str:
-        """The URI by which MLflow knows it."""
-        version = f"/{self.version}" if self.alias is None else f"@{self.alias}"
-        return f"models:/{self.name}{version}"
 
 
 def register_bundle(
@@ -94,7 +88,8 @@ def register_bundle(
         )
         if alias is not None:
             client.set_registered_model_alias(name, alias, created.version)
-    return Registered(name, str(created.version), alias)
+    version = str(created.version)
+    return Registered(f"models:/{name}" + (f"@{alias}" if alias else f"/{version}"), version)
 
 
 def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
