@@ -249,7 +249,11 @@ def compare(
             "the runs ranked other samples of the users: compare them by metrics of ranks"
         )
     evaluated = common or evaluated
-    metrics = _usual_metrics(evaluated) if metrics is None else metrics
+    if metrics is None:
+        lengths = {run.lists.protocol.length if run.lists else 0 for run in evaluated}
+        n = lengths.pop() if len(lengths) == 1 else 0  # of the lists that all of them have
+        lists = (f"next_recall_at_{n}", f"next_ndcg_at_{n}") if n else ()
+        metrics = ("recall_at_10", HEADLINE, *lists)
     groups = _pool_seeds(evaluated) if pooled else [(run,) for run in evaluated]
     first = evaluated[0]
     protocol = _protocol_in_words(first)
@@ -277,12 +281,6 @@ def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
             labels = f"{run_label(run.run)} and {run_label(first.run)}"
             raise InputError(f"runs {labels}: have no target in common")
     return [run.among(targets) for run in runs]
-
-
-def _usual_metrics(runs: Sequence[EvaluatedRun]) -> tuple[str, ...]:
-    lengths = {run.lists.protocol.length if run.lists else None for run in runs}
-    lists = [f"next_{kind}_at_{n}" for n in lengths for kind in ("recall", "ndcg")]
-    return ("recall_at_10", HEADLINE, *(lists if len(lengths) == 1 and None not in lengths else ()))
 
 
 def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:

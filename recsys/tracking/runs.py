@@ -90,9 +90,9 @@ def find_runs(
     """
     with existing_store(tracking) as client:
         there, latest = _runs_of(client, tracking)
-        chosen = [_find(wanted, there, latest) for wanted in runs] or _comparable(latest.values())
-        if not chosen:
+        if not runs and not latest:
             raise InputError(f"experiment {tracking.experiment!r}: no run has finished")
+        chosen = [_find(wanted, there, latest) for wanted in runs] or _comparable(latest.values())
         return [fetched for run in chosen for fetched in _download(client, run, part, sources)]
 
 
@@ -121,9 +121,7 @@ def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run],
 
 
 def _comparable(runs: Collection[Run]) -> list[Run]:
-    latest = max(runs, key=lambda run: run.info.start_time, default=None)
-    if latest is None:
-        return []
+    latest = max(runs, key=lambda run: run.info.start_time)
     if others := [run.info.run_name for run in runs if differing_tags(latest, run)]:
         label = run_label(latest)
         logger.info("left out, of other data or protocol than %s: %s", label, ", ".join(others))
