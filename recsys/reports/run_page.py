@@ -267,7 +267,11 @@ def _example(recommender: Recommender, history: UserHistories, target: Any) -> t
     bundle, tokens = recommender.bundle, history.histories.items
     best = recommender.recommend(history, k=min(_LIST, bundle.num_items))
     items, newest = best["item_id"].to_list(), bundle.vocabulary.decode(tokens).to_list()[::-1]
-    reasons = [_reasons(parts) for parts in explain_items(bundle, history, items)]
+    reasons = []
+    for parts in explain_items(bundle, history, items):
+        of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
+        positive = of_items.filter(pl.col("share") > 0).sort("share", descending=True)
+        reasons.append(positive.head(_REASONS).rows())
     names = _names(bundle, {target, *items, *newest})
     lines = []
     for place, (item, why) in enumerate(zip(items, reasons, strict=True), 1):
@@ -280,13 +284,6 @@ def _example(recommender: Recommender, history: UserHistories, target: Any) -> t
         Cell("", lines),
         Cell(names[target], tag=tag),
     )
-
-
-def _reasons(parts: pl.DataFrame) -> list[tuple[Any, float]]:
-    """Return the items of a history with the largest shares of an explanation."""
-    of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
-    positive = of_items.filter(pl.col("share") > 0).sort("share", descending=True)
-    return positive.head(_REASONS).rows()
 
 
 def _names(bundle: ModelBundle, items: set[Any]) -> dict[Any, str]:
