@@ -244,12 +244,18 @@ class Holdout:
     without_history: int = 0
     """Number of other targets without a history, likewise."""
 
-    def slice_after(self, histories: slice) -> tuple[slice, Holdout]:
-        """Return the targets after a slice of the histories: their slice of Q, and a holdout."""
-        start, stop, _ = histories.indices(len(self.histories))
-        first, last = (int(row) for row in np.searchsorted(self.history_rows, [start, stop]))
-        chosen, rows = slice(first, last), self.history_rows[first:last] - start
-        return chosen, self._subset(chosen, rows, self.histories[start:stop])
+    def after(self, rows: Int64s) -> tuple[Int64s, Holdout]:
+        """Return the targets after some histories, ascending rows: their places, and a holdout."""
+        firsts = np.searchsorted(self.history_rows, rows)
+        ends = np.searchsorted(self.history_rows, rows, side="right")
+        chosen = span_indices(firsts, ends)
+        return chosen, replace(
+            self,
+            users=self.users[chosen],
+            targets=self.targets[chosen],
+            history_rows=np.repeat(np.arange(len(rows)), ends - firsts),
+            histories=self.histories.take(rows),
+        )
 
     def sample(self, count: int, seed: int) -> Holdout:
         """Return the targets of a random sample of at most ``count`` histories.
@@ -259,16 +265,4 @@ class Holdout:
         if len(self.histories) <= count:
             return self
         rng = np.random.default_rng(seed)
-        rows = np.sort(rng.permutation(len(self.histories))[:count])
-        kept = np.isin(self.history_rows, rows)
-        history_rows = np.searchsorted(rows, self.history_rows[kept])
-        return self._subset(kept, history_rows, self.histories.take(rows))
-
-    def _subset(self, chosen: slice | Bools, history_rows: Int64s, histories: Histories) -> Holdout:
-        return replace(
-            self,
-            users=self.users[chosen],
-            targets=self.targets[chosen],
-            history_rows=history_rows,
-            histories=histories,
-        )
+        return self.after(np.sort(rng.permutation(len(self.histories))[:count]))[1]

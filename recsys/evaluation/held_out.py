@@ -100,13 +100,13 @@ def evaluate_held_out(
     values = np.empty(items.shape, dtype=np.float32)
     ranks, ranks_alone = np.empty((2, len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(histories), num_items):
-        rows, some = holdout.slice_after(batch)
+        rows, some = holdout.after(np.r_[batch])
         rank = partial(
             rank_targets,
             histories=some.histories,
             targets=some.targets,
             seen=seen,
-            candidates=None if candidates is None else candidates.sets[rows],
+            candidates=None if candidates is None else candidates.sets.take(rows),
             rows=some.history_rows,
         )
         scored: Scorer = Scored(score(some))

@@ -85,7 +85,7 @@ def _best_weight(
     tried = [(0, 0.0), *((index, weight) for index in range(len(counts)) for weight in weights)]
     ranks = np.empty((len(tried), len(holdout.targets)), dtype=np.int64)
     for batch in user_batches(len(holdout.histories), model.num_items):
-        chosen, sliced = holdout.slice_after(batch)
+        chosen, sliced = holdout.after(np.r_[batch])
         known, targets, rows = sliced.histories, sliced.targets, sliced.history_rows
         scores, added = model.score(known).cpu(), [scorer.score(known) for scorer in counts]
         for trial, (index, weight) in enumerate(tried):

@@ -56,7 +56,7 @@ def temperature_of(scorer: Scorer, holdout: Holdout, seed: int) -> float | None:
 def _scores(scorer: Scorer, holdout: Holdout) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the scores of all items [B, I] and of the targets [B] that are not -inf."""
     for batch in user_batches(len(holdout.histories), scorer.num_items):
-        _, own = holdout.slice_after(batch)
+        _, own = holdout.after(np.r_[batch])
         scores = scorer.score(own.histories).double().cpu()[torch.from_numpy(own.history_rows)]
         targets = scores.gather(1, torch.from_numpy(own.targets.astype(np.int64))[:, None])[:, 0]
         possible = targets > -torch.inf
