@@ -26,8 +26,6 @@ from recsys.errors import InputError, one_line
 
 _SUFFIX = ".writing"
 _NEW, _OLD = "new", "old"
-_WRITE_ERRORS = (OSError, PolarsError, SafetensorError)
-"""What a full disk makes of a write: polars and safetensors have errors of their own."""
 _LITTLE = 64 * 1024
 """With fewer free bytes than this a write that failed without a reason met a full disk."""
 
@@ -136,7 +134,7 @@ def _in_one_line(path: Path) -> Iterator[None]:
     """Make one line of what can go wrong when the path is written."""
     try:
         yield
-    except _WRITE_ERRORS as error:
+    except (OSError, PolarsError, SafetensorError) as error:  # any may be a full disk
         text = str(getattr(error, "strerror", None) or error)
         is_full = os.strerror(errno.ENOSPC) in text
         if getattr(error, "errno", None) is None:  # numpy says only how many bytes it could write
