@@ -48,11 +48,6 @@ class FeatureCells(NamedTuple):
     table: pl.DataFrame
 
     @property
-    def name(self) -> str:
-        """The name of the feature in messages."""
-        return f"model.{self.entity}_features: {self.feature.kind} {self.feature.column!r}"
-
-    @property
     def dtype(self) -> Any:
         """The type of the column, which the table must have."""
         columns = [name for name in self.table.columns if name not in KEYS[self.entity]]
@@ -73,7 +68,8 @@ class FeatureCells(NamedTuple):
             keys = KEYS[self.entity]
             named = (f"{key.removesuffix('_id')} {self.table[key][row]!r}" for key in keys)
             rule = f"{', '.join(named)} {rule}"
-        return InputError(f"{self.name}: {rule}")
+        name = f"model.{self.entity}_features: {self.feature.kind} {self.feature.column!r}"
+        return InputError(f"{name}: {rule}")
 
     def check_varied(self, values: pl.Series) -> None:
         """Check that all values, each once per row, tell the rows of the table apart."""
@@ -266,12 +262,6 @@ class FeatureEncoder:
         """Numbers per row of all columns together, K, without vectors."""
         return 2 * sum(isinstance(column, NumberColumn) for column in self.fitted.values())
 
-    @property
-    def vector_dims(self) -> dict[str, int]:
-        """The length of the vectors, by column."""
-        fitted = self.fitted.items()
-        return {f.column: column.dim for f, column in fitted if isinstance(column, VectorColumn)}
-
     def vectors(self, table: pl.DataFrame) -> ItemVectors:
         """Return the vectors of a table [R rows], as long as the fitted ones, by column."""
         vectors = {}
@@ -399,11 +389,15 @@ class Encoders:
 
     def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
         """Map the vectors that `save_vectors` wrote of so many items; others are refused."""
-        if not (dims := self.items.vector_dims):
+        expected = {
+            feature.column: (torch.float16, (num_items + 1, column.dim))
+            for feature, column in self.items.fitted.items()
+            if isinstance(column, VectorColumn)
+        }
+        if not expected:
             return {}
         path = folder / VECTORS
         vectors = load_file(path)
-        expected = {name: (torch.float16, (num_items + 1, dim)) for name, dim in dims.items()}
         actual = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in vectors.items()}
         if actual != expected:
             raise InputError(f"{path}: has the vectors {actual}, not {expected}")
