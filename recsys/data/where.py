@@ -167,7 +167,7 @@ def keep_rows(
             if column not in condition.beside_text:
                 looks = _looks(connection, table, name(column))
         choices.append([plain, looks] if column in condition.beside_text else [looks, plain])
-    failed: duckdb.Error | None = None
+    failed: list[duckdb.Error] = []
     for chosen in islice(product(*choices), _MOST_CHOICES):
         typed = [f"{sql} as {name(c)}" for c, sql in zip(condition.columns, chosen, strict=True)]
         inner = f"select {', '.join([*typed, f'rowid as {name(_ROW)}'])} from {table}"
@@ -179,9 +179,8 @@ def keep_rows(
             dropped = connection.execute(f"delete from {table} where rowid not in ({held})")
             return int(dropped.fetchall()[0][0])
         except duckdb.Error as error:
-            failed = failed or error
-    assert failed is not None  # noqa: S101 - there is a choice
-    raise _refused(condition.written, reason(failed)) from failed
+            failed.append(error)
+    raise _refused(condition.written, reason(failed[0])) from failed[0]
 
 
 def _looks(connection: duckdb.DuckDBPyConnection, table: str, column: str) -> str:
