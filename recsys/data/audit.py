@@ -137,14 +137,12 @@ def _count_cases(
     offsets, later, repeated = dataset.offsets, 0, 0
     for low, high in user_blocks(offsets):
         start, end = int(offsets[low]), int(offsets[high])
-        users = np.repeat(np.arange(high - low), np.diff(offsets[low : high + 1]))
-        items = np.asarray(dataset.items[start:end])
-        trains = np.arange(start, end) < (offsets[low:high] + dataset.cuts[low:high, 0])[users]
-        times = np.asarray(dataset.timestamps[start:end])[trains]
-        pairs = pl.DataFrame({"pair": users * (dataset.num_items + 1) + items}).with_row_index()
+        users = np.repeat(np.arange(low, high), np.diff(offsets[low : high + 1]))
+        trains = np.arange(start, end) < offsets[users] + dataset.cuts[users, 0]
+        later += int(np.count_nonzero(dataset.timestamps[start:end][trains] > first))
+        pair = users * (dataset.num_items + 1) + dataset.items[start:end]
+        pairs = pl.DataFrame({"pair": pair}).with_row_index()
         firsts = pairs.select(pl.col("index").min().over("pair")).to_series().to_numpy()
         rows = slice(*np.searchsorted(targets, (start, end)))
-        later += int(np.count_nonzero(times > first))
-        is_known = firsts[targets[rows] - start] < ends[rows] - start
-        repeated += int(np.count_nonzero(is_known))
+        repeated += int(np.count_nonzero(firsts[targets[rows] - start] < ends[rows] - start))
     return later, repeated

@@ -170,8 +170,7 @@ class PreparedDataset:
     @property
     def in_training(self) -> Bools:
         """Shape [N]: whether each interaction belongs to the training part."""
-        lengths = np.diff(self.offsets)
-        ends = np.repeat(self.offsets[:-1] + self.cuts[:, 0], lengths)
+        ends = np.repeat(self.offsets[:-1] + self.cuts[:, 0], np.diff(self.offsets))
         return np.less(np.arange(len(ends)), ends)
 
     def histories_between(self, starts: Int64s, ends: Int64s) -> Histories:
