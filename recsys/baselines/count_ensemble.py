@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,9 +89,10 @@ class CountEnsemble:
         """Return what is added to the scores of candidates [C] whatever the history."""
         return self.recent_weight * self.counts.log_popularity[candidates]
 
-    def items_read(self, model: int) -> int | None:
+    def items_read(self, model: int) -> int:
         """Return how many of the newest items influence the sum with a model that reads so many."""
-        return None if self.repeat_weight else max(model, self.counts.settings.history_length)
+        longest = max(model, self.counts.settings.history_length)
+        return sys.maxsize if self.repeat_weight else longest
 
     def save(self, path: str | os.PathLike[str]) -> None:
         weights = {name: getattr(self, name) for name in _WEIGHTS}

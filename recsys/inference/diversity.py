@@ -15,13 +15,8 @@ UNGROUPED = -1
 """The group of an item that no cap counts."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cap:
-    """At most so many items of a group in each list."""
-
-    groups: Int64s
-    """Shape [I + 1]: the group of each item token, or `UNGROUPED`."""
-    most: int
+Cap = tuple[Int64s, int]
+"""The group of each item token [I + 1], or `UNGROUPED`; and how many of one a list may have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +70,7 @@ def _choose(tokens: Int32s, scores: Float32s, k: int, diversity: Diversity) -> t
     left = tokens != PAD
     gain = (1 - weight) * _relevance(scores, left)
     pool = None if diversity.directions is None else diversity.directions[tokens]
-    groups = [cap.groups[tokens] for cap in diversity.caps]
+    groups = [(of_items[tokens], most) for of_items, most in diversity.caps]
     counts = [np.zeros(tokens.shape, dtype=np.int64) for _ in groups]
     nearest = np.zeros(tokens.shape, dtype=np.float32)
     chosen = np.zeros((len(tokens), k), dtype=np.int64)
@@ -85,10 +80,10 @@ def _choose(tokens: Int32s, scores: Float32s, k: int, diversity: Diversity) -> t
         best = merit.argmax(axis=1)  # the first of equal ones
         chosen[:, position], missing[:, position] = best, np.isneginf(merit[users, best])
         left[users, best] = False
-        for cap, group, count in zip(diversity.caps, groups, counts, strict=True):
+        for (group, most), count in zip(groups, counts, strict=True):
             own = group[users, best, None]
             count[:] += (group == own) & (own != UNGROUPED)
-            left &= count < cap.most
+            left &= count < most
         if pool is not None:
             cosines = (pool @ pool[users, best, :, None])[..., 0]
             nearest = np.maximum(nearest, cosines) if position else cosines

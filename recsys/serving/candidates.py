@@ -127,7 +127,7 @@ def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
     if most < 1 or values.dtype.is_nested():
         raise InputError(f"at_most: {column}={most}: at least 1, of a column of single values")
     groups = values.rank("dense").cast(pl.Int64).fill_null(UNGROUPED).to_numpy()
-    return Cap(np.concatenate([[UNGROUPED], groups]), most)
+    return np.concatenate([[UNGROUPED], groups]), most
 
 
 Pairs = tuple[Int64s, Int32s]

@@ -21,7 +21,6 @@ from recsys.serving.raw_values import known_tokens
 
 _LONGEST = 200
 """The items of a history that explain the score of a baseline, which reads all of them."""
-_ALL = 2**31
 
 _Parts = tuple[Float32s, Float32s]
 """What each item of a history adds to the score of each candidate [C, L], and the rests [C]."""
@@ -78,10 +77,7 @@ def _items_read(bundle: ModelBundle) -> int:
     if bundle.baseline is not None:
         return _LONGEST
     read = bundle.experiment.model.max_sequence_length
-    if bundle.count_ensemble is None:
-        return read
-    longest = bundle.count_ensemble.items_read(read)
-    return _ALL if longest is None else longest
+    return read if bundle.count_ensemble is None else bundle.count_ensemble.items_read(read)
 
 
 def _model_parts(bundle: ModelBundle, history: Histories, candidates: Int32s) -> _Parts:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recsys.data.histories import Histories
 from recsys.inference import diversity as module
-from recsys.inference.diversity import UNGROUPED, Cap, Diversity, diverse_top_k
+from recsys.inference.diversity import UNGROUPED, Diversity, diverse_top_k
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Scored
 
@@ -47,7 +47,7 @@ def test_caps_hold_and_no_better_list_does(groups: list[int], k: int, most: int)
     scores = np.arange(len(groups), 0, -1, dtype=np.float32)  # item 1 is the best
     scores[::3] = scores[0]
     rows = torch.tensor([[-np.inf, *scores]], dtype=torch.float32).repeat(2, 1)
-    cap = Cap(np.array([UNGROUPED, *groups]), most)
+    cap = np.array([UNGROUPED, *groups]), most
     best = sorted(range(1, len(groups) + 1), key=lambda item: (-scores[item - 1], item))
     expected: list[int] = []
     for item in best:
