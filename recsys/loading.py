@@ -90,13 +90,13 @@ def bundle_folder(path: str | os.PathLike[str], tracking: TrackingConfig | None 
     return local_bundle(os.fspath(path), tracking or TrackingConfig())
 
 
-def stored_at(path: str | os.PathLike[str], tracking: TrackingConfig | None = None) -> str:
+def stored_at(path: str | os.PathLike[str]) -> str:
     """Return where the model of a path or a name is at the moment: a name may move on."""
     if not is_model_name(path):
         return os.fspath(path)
     from recsys.tracking.registry import bundle_place  # noqa: PLC0415 - the base install has none
 
-    return bundle_place(os.fspath(path), tracking or TrackingConfig())
+    return bundle_place(os.fspath(path), TrackingConfig())
 
 
 def is_model_name(path: str | os.PathLike[str]) -> bool:

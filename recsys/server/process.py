@@ -56,7 +56,7 @@ def serve(
     # Nothing here keeps a model that is replaced, or that each of several workers has.
     service = Service(ServedModel.load(settings), threads) if workers == 1 else None
     if service is None:
-        items = ModelBundle.open(bundle_folder(settings.bundle, settings.tracking)).num_items
+        items = ModelBundle.open(bundle_folder(settings.bundle)).num_items
     else:
         items = service.model.bundle.num_items
     with listen(host, port) as listener:

@@ -18,7 +18,6 @@ import torch
 from fastapi import HTTPException
 
 from recsys.config.data import Columns
-from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, first_line, one_line
 from recsys.folders.manifest import MANIFEST
@@ -64,8 +63,6 @@ class ServerSettings:
     """Requests that may wait for the model (429)."""
     reload_seconds: float | None = None
     """How often a new model is looked for; if None every 2 seconds, 30 for a name in the store."""
-    tracking: TrackingConfig | None = None
-    """The store of the name; the default one if None."""
 
 
 # --- Answers --------------------------------------------------------------------------------------
@@ -90,7 +87,7 @@ class ServedModel:
         The first request is then no slower than others. Only a model of items alone is asked.
         """
         state, states = state_of(settings), StateCache(settings.cache_bytes)
-        folder = bundle_folder(settings.bundle, settings.tracking)
+        folder = bundle_folder(settings.bundle)
         bundle = replace(ModelBundle.open(folder), states=states)
         if settings.gpu:
             bundle.move_to_gpu()
@@ -187,7 +184,7 @@ def _options(asked: Any) -> dict[str, Any]:
 
 def state_of(settings: ServerSettings) -> list[object]:
     """Return what changes when a folder is replaced, or a name means another model."""
-    place = stored_at(settings.bundle, settings.tracking)
+    place = stored_at(settings.bundle)
     state: list[object] = [place]
     for folder in (Path(place), Path(place, "bundle"), settings.data, settings.index):
         try:

@@ -224,11 +224,14 @@ def test_each_run_logs_its_model_and_can_be_registered_by_name(
 
 
 def test_the_server_follows_an_alias(
-    tiny_bundle: ModelBundle, tiny_dot_bundle: ModelBundle, store: TrackingConfig
+    tiny_bundle: ModelBundle,
+    tiny_dot_bundle: ModelBundle,
+    store: TrackingConfig,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri = register(tiny_bundle.path, "followed", alias="champion", tracking=store).uri
-    options = ServerSettings(uri, tracking=store, reload_seconds=0.05)
-    with running(options) as server:
+    monkeypatch.chdir(Path(store.uri.removeprefix("sqlite:///")).parent)  # where the default one is
+    with running(ServerSettings(uri, reload_seconds=0.05)) as server:
         first = server.service.model
         time.sleep(0.3)
         assert server.service.model is first  # asked again, the alias names the same model
