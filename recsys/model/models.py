@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,6 @@ from recsys.model.heads import (
     joined_heads,
     last_position,
 )
-
-_TIMES: tuple[TimesRead, ...] = ("none", "past", "request")
 
 
 class ModelInputs(NamedTuple):
@@ -223,7 +221,7 @@ class AveragedModel(Model):
         self.items = AveragedItems(members)  # type: ignore[assignment]
         widths = [member.items.embedding_dim for member in members]
         self.head = AveragedHead([member.head for member in members], widths)
-        self.times = max((member.times for member in members), key=_TIMES.index)
+        self.times = max((member.times for member in members), key=get_args(TimesRead).index)
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
         """Represent histories for scoring at the last item, [B, 1, ...]."""

@@ -130,25 +130,24 @@ def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
     return np.concatenate([[UNGROUPED], groups]), most
 
 
-Pairs = tuple[Int64s, Int32s]
-"""N pairs: rows of users in the histories, and item tokens."""
-
-
 def pairs_of(
     candidates: RawCandidates, user_ids: pl.Series, catalogue: Vocabulary, *, strict: bool
-) -> tuple[Pairs, Int64s | None]:
-    """Return candidates as pairs, and the row of each in their table; None if it has several."""
+) -> tuple[Int64s, Int32s, Int64s | None]:
+    """Return candidates as N pairs of a row in the histories and an item token.
+
+    The third is the row of each pair in the table of candidates; None if a row is of several pairs.
+    """
     items, owners = candidates
     tokens = catalogue.encode(items)
     known = report_unknown(tokens, items, catalogue, "candidate item", "catalogue", strict=strict)
     if owners is None:
         tokens, users = tokens[known], np.arange(len(user_ids))
         rows = np.flatnonzero(known) if len(users) == 1 else None
-        return (np.repeat(users, len(tokens)), np.tile(tokens, len(users))), rows
+        return np.repeat(users, len(tokens)), np.tile(tokens, len(users)), rows
     vocabulary = Vocabulary(user_ids)
     numbers = vocabulary.encode(owners).astype(np.int64)
     known &= report_unknown(numbers, owners, vocabulary, "user", "histories", strict=strict)
-    return (numbers[known] - 1, tokens[known]), np.flatnonzero(known)
+    return numbers[known] - 1, tokens[known], np.flatnonzero(known)
 
 
 def pair_batches(users: Int64s, items: Int32s) -> Iterator[tuple[Int64s, Int32s, Int64s]]:

@@ -239,7 +239,7 @@ class Recommender:
             users = None if raw[1] is None else _known_of(raw[1], self.dataset)
         queries = self._queries(histories, users, at)
         catalogue = self.bundle.vocabulary
-        (owners, items), rows = pairs_of(raw, queries.user_ids, catalogue, strict=strict)
+        owners, items, rows = pairs_of(raw, queries.user_ids, catalogue, strict=strict)
         scores = self.bundle.popularity[items - 1]
         known = np.flatnonzero(queries.histories.lengths[owners])
         for batch, tokens, pairs in pair_batches(owners[known], items[known]):
