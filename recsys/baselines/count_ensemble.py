@@ -48,36 +48,28 @@ class CountEnsemble:
         ]
         return Blend.of(terms)
 
-    def extended_to(self, num_items: int) -> CountEnsemble:
-        """Return the ensemble for a larger catalogue, whose new items have no transitions."""
-        matrix, popularity = self.counts.log_counts, self.counts.log_popularity
-        more = num_items + 1 - len(popularity)
-        arrays = (matrix.data, matrix.indices, np.pad(matrix.indptr, (0, more), mode="edge"))
-        counts = replace(
-            self.counts,
-            log_counts=csr_array(arrays, shape=(num_items + 1, num_items + 1)),
-            log_popularity=np.append(popularity, np.full(more, popularity.min())),
-        )
-        return replace(self, counts=counts)
-
     def with_new_items(
-        self, histories: Histories, newest: Histories, num_items: int
+        self, num_items: int, histories: Histories, newest: Histories
     ) -> CountEnsemble:
         """Return the ensemble for a larger catalogue, whose first items are the known ones.
 
         Pairs with a new item are counted in the histories, new items in the newest of them; pairs
         of known items keep their counts.
         """
-        known = self.counts.num_items
-        extended = self.extended_to(num_items).counts
-        counted = PCTM.fit(histories, num_items, self.counts.settings)
-        pairs = counted.log_counts.tocoo()
+        counts, known = self.counts, self.counts.num_items
+        matrix = counts.log_counts.copy()
+        matrix.resize((num_items + 1, num_items + 1))  # type: ignore[arg-type]
+        pairs = PCTM.fit(histories, num_items, counts.settings).log_counts.tocoo()
         added = (pairs.row > known) | (pairs.col > known)
         new = (pairs.data[added], (pairs.row[added], pairs.col[added]))
-        popularity = extended.log_popularity.copy()
-        popularity[known + 1 :] += np.log1p(item_counts(newest, num_items)[known + 1 :])
-        matrix = extended.log_counts + csr_array(new, shape=pairs.shape)
-        return replace(self, counts=replace(extended, log_counts=matrix, log_popularity=popularity))
+        times = item_counts(newest, num_items)[known + 1 :]
+        rare = counts.log_popularity.min() + np.log1p(times)
+        counts = replace(
+            counts,
+            log_counts=matrix + csr_array(new, shape=pairs.shape),
+            log_popularity=np.append(counts.log_popularity, rare),
+        )
+        return replace(self, counts=counts)
 
     def contributions(self, items: Tokens, candidate: int) -> Floats:
         same = items == candidate

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from recsys.baselines.counts import latest_histories
 from recsys.data.entity_tables import converted
 from recsys.data.features import VECTORS, ItemVectors
-from recsys.data.histories import PAD
+from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import Part, PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError, first_line
@@ -45,13 +45,14 @@ def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
     item_table, vectors = _appended(bundle, items, origin)
     model = empty_model(bundle.experiment, item_table, trained, bundle.encoders, vectors)
     model.load_state_dict(bundle.model.state_dict())
+    counts, nothing = bundle.count_ensemble, Histories.from_lists([])
     return replace(
         bundle,
         trained=model.to(bundle.model.items.weight.device),
         item_table=item_table,
         vectors=vectors,
         states=None,
-        count_ensemble=bundle.count_ensemble and bundle.count_ensemble.extended_to(len(item_table)),
+        count_ensemble=counts and counts.with_new_items(len(item_table), nothing, nothing),
     )
 
 
@@ -129,7 +130,7 @@ def extend(
     counts = bundle.count_ensemble
     if counts is not None:
         newest = latest_histories(mapped, before, counts.recent_share)
-        counts = counts.with_new_items(histories, newest, len(items))
+        counts = counts.with_new_items(len(items), histories, newest)
     with new_folder(out) as folder:
         if vectors:
             save_file(vectors, folder / VECTORS)

@@ -83,7 +83,7 @@ def count_ensemble(
 def test_pairs_of_known_items_keep_their_counts_as_the_catalogue_grows() -> None:
     known = CountEnsemble(PCTM.fit(Histories.from_lists([[1, 2, 1]]), 2, PCTMSettings()), 1.0)
     grown = Histories.from_lists([[1, 2, 1], [2, 1, 3]])
-    counts = known.with_new_items(grown, grown, 3).counts.log_counts.toarray()
+    counts = known.with_new_items(3, grown, grown).counts.log_counts.toarray()
     assert np.array_equal(counts[:3, :3], known.counts.log_counts.toarray())
     assert counts[1, 3] > 0
 
