@@ -13,6 +13,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 
 if TYPE_CHECKING:
+    from recsys.serving.bundle import ModelBundle
     from recsys.serving.recommender import Recommender
 
 
@@ -49,14 +50,21 @@ def extend(
 
     See `recsys.serving.new_items.extend`; ``path`` is that of `load`.
     """
-    from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
-    from recsys.serving.new_items import extend as extend_bundle  # noqa: PLC0415
+    from recsys.serving.new_items import extend as extend_bundle  # noqa: PLC0415 - as above
     from recsys.serving.recommender import Recommender  # noqa: PLC0415
 
     if not isinstance(dataset, PreparedDataset):
         dataset = PreparedDataset.open(dataset)
-    bundle = ModelBundle.open(bundle_folder(path, tracking))
-    return Recommender(extend_bundle(bundle, dataset, out), dataset)
+    return Recommender(extend_bundle(open_bundle(path, tracking), dataset, out), dataset)
+
+
+def open_bundle(
+    path: str | os.PathLike[str], tracking: TrackingConfig | None = None
+) -> ModelBundle:
+    """Open the bundle of a trained model; ``path`` is that of `load`."""
+    from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
+
+    return ModelBundle.open(bundle_folder(path, tracking))
 
 
 def experiment_to_train(
@@ -71,10 +79,8 @@ def experiment_to_train(
     if isinstance(experiment, str | os.PathLike):
         experiment = load_experiment(experiment, () if start else overrides)
     if start is not None:
-        from recsys.serving.bundle import ModelBundle  # noqa: PLC0415 - torch takes seconds
-
         folder = bundle_folder(start)
-        earlier = ModelBundle.open(folder).experiment
+        earlier = open_bundle(folder).experiment
         return continued(earlier, os.fspath(folder), experiment, overrides)
     if experiment is None:
         raise InputError("train: needs an experiment, or the model to start from")

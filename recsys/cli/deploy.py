@@ -16,12 +16,12 @@ from recsys.cli.options import (
     Retrieve,
     Uri,
     command,
-    open_bundle,
     store_of,
 )
 from recsys.console import show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
+from recsys.loading import open_bundle
 from recsys.progress import stage
 
 

@@ -13,7 +13,6 @@ from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -34,9 +33,6 @@ from recsys.data.audit import audit
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
 from recsys.data.sources import source_name
 from recsys.folders.manifest import library_version
-
-if TYPE_CHECKING:
-    from recsys.serving.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
 
@@ -295,11 +291,3 @@ def count_warnings(dataset: PreparedDataset, experiment: Experiment) -> int:
     if warned:
         logger.info("the audit warns of %s: recsys audit %s", ", ".join(warned), dataset.path)
     return len(warned)
-
-
-def open_bundle(bundle: Path) -> ModelBundle:
-    """Open a trained model: a folder, or one of the store."""
-    from recsys.loading import bundle_folder
-    from recsys.serving.bundle import ModelBundle
-
-    return ModelBundle.open(bundle_folder(bundle))

@@ -21,7 +21,6 @@ from recsys.cli.options import (
     Uri,
     command,
     find_dataset,
-    open_bundle,
     prepared_for,
     read_experiment,
     store_of,
@@ -33,7 +32,7 @@ from recsys.config.suite import Search, load_suite
 from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.loading import experiment_to_train
+from recsys.loading import experiment_to_train, open_bundle
 from recsys.progress import stage
 
 logger = logging.getLogger(__name__)
