@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 import torch
@@ -15,13 +14,11 @@ from torch.nn import functional as F
 
 from recsys.data.histories import PAD, Float32s, Histories, Int32s, Int64s
 from recsys.errors import InputError
-from recsys.inference.ranking import best_of_all, best_of_blocks, excluded_items, no_items
+from recsys.inference.ranking import excluded_items
 from recsys.inference.scorer import (
     ELEMENTS_PER_BATCH,
-    FEWEST_USERS,
     MOST_CANDIDATES,
     Seen,
-    TopItems,
     batches_of_similar_length,
     users_per_batch,
 )
@@ -35,9 +32,6 @@ from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, 
 # fits in its cache: for 346 histories of Beauty, 12,101 items and target attention, steps of 2^24
 # elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = (1 << 12, 1 << 19), (1 << 17, 1 << 26)
-_JOINED = 4
-"""Batches of histories whose scores of a large catalogue are computed together, unless the head
-attends to the histories: four batches of 64 users took three quarters of the time of each alone."""
 
 
 class ModelScorer:
@@ -104,28 +98,6 @@ class ModelScorer:
             return scores.masked_fill_(tokens == PAD, -torch.inf)
 
     @torch.inference_mode()
-    def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
-        """See `recsys.inference.ranking.top_k`: the scores of a large catalogue are never held."""
-        if users_per_batch(self.num_items) > FEWEST_USERS:
-            return best_of_all(self, histories, k, seen)
-        items, values = no_items(len(histories), k)
-        most = 1 if self._head.attends else _JOINED
-        wide = most if self._device.type == "cpu" else 1  # a GPU's step is large enough
-        with evaluating(self._model):
-            catalogue = self._catalogue()
-            batches = self._batches(histories)
-            while together := list(islice(batches, most)):
-                rows = np.concatenate([rows for rows, _ in together])
-                last = joined([self._encode_last(batch) for _, batch in together])
-                excluded = excluded_items(histories.take(rows), seen, self._device)
-                blocks = (
-                    (columns.start, self._head.score_last(last, _part(catalogue, columns)).float())
-                    for columns in self._columns(last, self.num_items + 1, wide)
-                )
-                items[rows], values[rows] = best_of_blocks(self, blocks, k, excluded)
-        return items, values
-
-    @torch.inference_mode()
     def states(self, histories: Histories) -> Tensor:
         """Return the state [B, D] that the head joins with a candidate at the last item."""
         with evaluating(self._model):
@@ -159,17 +131,15 @@ class ModelScorer:
         scores = torch.empty(len(histories), width, device=self._device)
         for rows, batch in self._batches(histories):
             last, indices = self._encode_last(batch), torch.from_numpy(rows).to(self._device)
-            for columns in self._columns(last, width, least=gathered * len(rows)):
+            for columns in self._columns(last, width, gathered * len(rows)):
                 chunk = represented(indices, columns)
                 scores[indices, columns] = self._head.score_last(last, chunk).float()
         return scores
 
-    def _columns(
-        self, last: LastRepresentation, width: int, wide: int = 1, least: int = 0
-    ) -> Iterator[slice]:
+    def _columns(self, last: LastRepresentation, width: int, least: int) -> Iterator[slice]:
         """Divide C candidates into chunks of a step; each takes so many elements at least."""
         elements = max(self._head.elements_per_candidate(last), least)
-        step = max(1, wide * self._step[1] // elements)
+        step = max(1, self._step[1] // elements)
         step -= step % 64 if step > 64 and not least else 0
         for start in range(0, width, step):
             yield slice(start, min(start + step, width))

@@ -8,7 +8,6 @@ and ties inflate the metrics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +34,6 @@ took several times as long."""
 
 Excluded = tuple[Tensor, Tensor]
 """The row and the item token of each score that does not count, none twice."""
-Block = tuple[int, Tensor]
-"""The token of the first of C neighbouring items, and their scores [B, C], float32."""
 
 
 class NotANumberError(InputError):
@@ -136,17 +133,13 @@ def top_k(scorer: Scorer, histories: Histories, k: int, seen: Seen) -> TopItems:
         raise InputError(f"k={k}: must be from 1 to {scorer.num_items}, the size of the catalogue")
     if isinstance(scorer, RankingScorer):
         return scorer.top_k(histories, k, seen)
-    return best_of_all(scorer, histories, k, seen)
-
-
-def best_of_all(scorer: Scorer, histories: Histories, k: int, seen: Seen) -> TopItems:
-    """See `top_k`; all items are scored, for some users at a time."""
     items, values = no_items(len(histories), k)
     for users in user_batches(len(histories), scorer.num_items):
         scores = _scores(scorer, histories[users])
         excluded = excluded_items(histories[users], seen, scores.device)
         original = scores[excluded]  # the scores are the scorer's: a copy of all takes longer
-        items[users], values[users] = best_of_blocks(scorer, [(0, scores)], k, excluded)
+        scores[excluded] = -math.inf
+        items[users], values[users] = _best(scorer, scores, k)
         scores[excluded] = original
     return items, values
 
@@ -156,42 +149,22 @@ def no_items(users: int, k: int) -> TopItems:
     return np.full((users, k), PAD, dtype=np.int32), np.full((users, k), -np.inf, dtype=np.float32)
 
 
-def best_of_blocks(scorer: Scorer, blocks: Iterable[Block], k: int, excluded: Excluded) -> TopItems:
-    """See `top_k`; the blocks are the catalogue, and scores of what is excluded are overwritten."""
-    best = tokens = torch.empty(0, 0)
-    for start, groups in _groups(blocks, k, excluded):
-        highest = groups.amax(2)
-        check_numbers(scorer, highest)
-        if not len(best):
-            best = highest.new_full((len(highest), k), -math.inf)
-            tokens = torch.full_like(best, PAD, dtype=torch.long)
-        # A later item must exceed the last of the best: of equal ones the first is better.
-        above = (highest > best[:, -1:]).sum(1)
-        rows, size = above.nonzero(), groups.shape[2]
-        if len(rows):
-            row, wanted = rows[:, 0], min(k, int(above.max()))
-            group = _first_best(highest[row], wanted).sort(dim=1).values
-            members = start + group[..., None] * size + torch.arange(size, device=group.device)
-            known = torch.cat([best[row], groups[rows, group].flatten(1)], dim=1)
-            order = _first_best(known, k)
-            best[row] = known.gather(1, order)
-            tokens[row] = torch.cat([tokens[row], members.flatten(1)], dim=1).gather(1, order)
+def _best(scorer: Scorer, scores: Tensor, k: int) -> TopItems:
+    """See `top_k`: the best of scores [B, I + 1], of which k groups of neighbours are looked at."""
+    width = scores.shape[1]
+    size = max(1, min(_GROUP, 1 << int(width // (4 * k)).bit_length() >> 1))
+    whole = width - width % size
+    highest = scores[:, :whole].unflatten(1, (-1, size)).amax(2)
+    group = _first_best(highest, k).sort(dim=1).values
+    tokens = (group[..., None] * size + torch.arange(size, device=scores.device)).flatten(1)
+    rest = torch.arange(whole, width, device=scores.device).expand(len(scores), -1)
+    tokens = torch.cat([tokens, rest], dim=1)  # ascending: of equal scores the first is better
+    known = scores.gather(1, tokens)
+    check_numbers(scorer, known)  # NaN is above all numbers
+    order = _first_best(known, k)
+    best, tokens = known.gather(1, order), tokens.gather(1, order)
     tokens[best == -math.inf] = PAD
     return tokens.cpu().numpy().astype(np.int32), best.cpu().numpy()
-
-
-def _groups(blocks: Iterable[Block], k: int, excluded: Excluded) -> Iterator[Block]:
-    """Yield scores of neighbouring items in groups, [B, G, size]; -inf if excluded."""
-    rows, tokens = excluded
-    for start, scores in blocks:
-        width = scores.shape[1]
-        inside = (tokens >= start) & (tokens < start + width)
-        scores[rows[inside], tokens[inside] - start] = -math.inf
-        size = max(1, min(_GROUP, 1 << int(width // (4 * k)).bit_length() >> 1))
-        whole = width - width % size
-        yield start, scores[:, :whole].unflatten(1, (-1, size))
-        if whole < width:
-            yield start + whole, scores[:, None, whole:]
 
 
 def _first_best(scores: Tensor, k: int) -> Tensor:

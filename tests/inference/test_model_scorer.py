@@ -24,14 +24,14 @@ from recsys.data.histories import Histories
 from recsys.inference import model_scorer
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import top_k
-from recsys.inference.scorer import FEWEST_USERS, Seen
+from recsys.inference.scorer import Seen
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead
 from recsys.model.models import Model, ModelInputs
 
 NUM_ITEMS, LENGTH = 11, 4
 LARGE = 70_000
-"""Items: so many that they are scored block by block."""
+"""Items: so many that they are scored in several steps."""
 HEADS: list[DotProduct | TargetAttention] = [
     DotProduct(),
     TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0)),
@@ -111,24 +111,17 @@ def test_candidates_score_as_they_do_in_the_catalogue(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def refuse(*_: object) -> None:
-    raise AssertionError("all items are scored at once")
-
-
 @pytest.mark.parametrize(("config", "seen"), [(PLAIN, "filter"), (ATTENDING, "allow")])
-def test_the_best_of_a_large_catalogue_are_those_of_one_that_is_scored_whole(
+def test_the_best_of_a_large_catalogue_do_not_depend_on_the_steps(
     config: ModelConfig, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = ModelScorer(make_model(config, LARGE), LENGTH)
     rng = np.random.default_rng(0)
     histories = Histories.from_lists([rng.integers(1, LARGE + 1, n) for n in (3, 1, 9, 2, 5)])
-    with monkeypatch.context() as patch:
-        patch.setattr(model_scorer, "users_per_batch", lambda _: FEWEST_USERS + 1)
-        liked, _ = top_k(scorer, histories, 100, "allow")
-        histories = Histories.from_lists(liked[:, ::10].tolist())  # to be recommended again
-        whole, whole_values = top_k(scorer, histories, 10, seen)
+    liked, _ = top_k(scorer, histories, 100, "allow")
+    histories = Histories.from_lists(liked[:, ::10].tolist())  # to be recommended again
+    whole, whole_values = top_k(scorer, histories, 10, seen)
     monkeypatch.setattr(model_scorer, "_CPU_STEP", (12, 100_000))
-    monkeypatch.setattr(ModelScorer, "score", refuse)
     items, values = top_k(scorer, histories, 10, seen)
     np.testing.assert_allclose(values, whole_values, rtol=0, atol=1e-5)
     assert np.mean(items == whole) > 0.9  # but for scores that differ by rounding only

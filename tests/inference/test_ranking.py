@@ -25,7 +25,6 @@ from recsys.inference.ranking import (
     NEVER,
     NotANumberError,
     TwoStages,
-    best_of_blocks,
     rank_targets,
     top_k,
 )
@@ -190,7 +189,7 @@ def test_k_outside_the_catalogue_names_both(k: int) -> None:
         top_k(table([1, 2, 3]), NOTHING, k, "allow")
 
 
-# --- The best of blocks --------------------------------------------------------------------------
+# --- The best of groups --------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -200,40 +199,37 @@ def test_k_outside_the_catalogue_names_both(k: int) -> None:
     items=st.integers(1, 500),
     k=st.integers(1, 20),
     levels=st.integers(1, 50),
-    block=st.integers(1, 200),
     group=st.sampled_from([1, 3, 64]),
 )
-def test_the_best_of_blocks_are_those_of_all_scores_sorted(
-    seed: int, users: int, items: int, k: int, levels: int, block: int, group: int
+def test_the_best_of_groups_are_those_of_all_scores_sorted(
+    seed: int, users: int, items: int, k: int, levels: int, group: int
 ) -> None:
     """With ties, both zeros, negative scores, -inf, and fewer items than are wanted."""
     rng, k = np.random.default_rng(seed), min(k, items)
-    scores = rng.integers(-levels, levels, (users, items)).astype(np.float32) / 4
+    scores = rng.integers(-levels, levels, (users, items + 1)).astype(np.float32) / 4
     scores[scores == -levels / 4] = -np.inf
     scores[(scores == 0) & (rng.random(scores.shape) < 0.5)] = -0.0
     left_out = rng.random(scores.shape) < 0.1
-    left_out[:, 0] = True  # PAD
-    blocks = (
-        (start, torch.from_numpy(scores[:, start : start + block].copy()))
-        for start in range(0, items, block)
-    )
-    rows, tokens = map(torch.from_numpy, np.nonzero(left_out))
+    left_out[:, 0] = False  # PAD, which is always left out
+    histories = Histories.from_lists([np.flatnonzero(row) for row in left_out])
+    given = torch.from_numpy(scores.copy())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "_GROUP", group)
-        found, values = best_of_blocks(table(), blocks, k, (rows, tokens))
-    scores[left_out] = -np.inf
+        found, values = top_k(Scored(given), histories, k, "filter")
+    assert np.array_equal(given.numpy(), scores)
+    scores[left_out], scores[:, 0] = -np.inf, -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     expected = np.take_along_axis(scores, order, axis=1)
     assert np.array_equal(values, expected)
     assert np.array_equal(found, np.where(np.isfinite(expected), order, 0))
 
 
-def test_a_score_of_a_later_block_that_is_not_a_number_is_refused() -> None:
-    scores = torch.zeros(2, 10)
-    scores[-1, -1] = torch.nan
-    none = torch.zeros(0, dtype=torch.long)
-    with pytest.raises(NotANumberError, match="TableScorer.score gave NaN"):
-        best_of_blocks(table(), [(0, scores[:, :5]), (5, scores[:, 5:])], 2, (none, none))
+@pytest.mark.parametrize("item", [1, 500, 1_000])
+def test_a_score_that_is_not_a_number_is_refused(item: int) -> None:
+    scores = torch.zeros(2, 1_001)
+    scores[-1, item] = torch.nan
+    with pytest.raises(NotANumberError, match="Scored.score gave NaN"):
+        top_k(Scored(scores), Histories.from_lists([[], []]), 2, "allow")
 
 
 # --- Two stages ----------------------------------------------------------------------------------

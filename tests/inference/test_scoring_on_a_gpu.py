@@ -22,9 +22,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.inference import model_scorer
 from recsys.inference.catalogue import Catalogue
-from recsys.inference.scorer import FEWEST_USERS
 from recsys.model.sequence_to_sequence import Beam
 from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
@@ -182,17 +180,6 @@ def test_new_items_and_an_index_are_those_of_the_cpu(
     )
     for ours, theirs, what in zip(found, expected, ("new items", "index"), strict=True):
         assert_close(ours, theirs, what)
-
-
-def test_a_large_catalogue_is_searched_on_the_device(
-    device: torch.device, tiny_bundle: ModelBundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_scorer, "users_per_batch", lambda _: FEWEST_USERS)
-    on_cpu, on_gpu = (Recommender(ModelBundle.open(tiny_bundle.path)) for _ in range(2))
-    on_gpu.bundle.model.to(device)
-    for seen in ("filter", "allow"):
-        expected = on_cpu.recommend(HISTORIES, k=2, seen=seen)
-        assert_close(on_gpu.recommend(HISTORIES, k=2, seen=seen), expected, seen)
 
 
 def test_a_bundle_that_has_answered_moves(
