@@ -178,18 +178,18 @@ def read_log(
     else:
         log.dropped |= table.dropped
     rows.drop_blank([*roles.values(), *keep])
-    typed = rows.type_columns(config)
+    rows.type_columns(config)
     if not table.is_ordered and columns.position is None:
-        _refuse_ties(log, typed)
-    _sort_rows(log, typed)
+        _refuse_ties(log)
+    sort_rows(log)
     if with_fingerprint:
         log.fingerprint = log.compute_fingerprint()
     return log
 
 
-def _refuse_ties(log: Log, typed: str) -> None:
+def _refuse_ties(log: Log) -> None:
     """Refuse rows of one user and time that nothing orders."""
-    tied = f"select 1 from ({typed}) group by user_id, moment having count(*) > 1 limit 1"
+    tied = f"select 1 from typed group by user_id, {_moment(log)} having count(*) > 1 limit 1"
     if log.columns.timestamp == ROW_ORDER or log.connection.execute(tied).fetchall():
         raise InputError(
             f"{log.origin}: its rows have no order, and some of one user have one time: name a "
@@ -245,34 +245,28 @@ class _Rows:
 
     # --- Types -----------------------------------------------------------------------------------
 
-    def type_columns(self, config: DataConfig) -> str:
-        """Return a query of the rows with the types of their columns, for `_sort_rows`."""
+    def type_columns(self, config: DataConfig) -> None:
+        """Make the rows with the types of their columns, and their numbers, the view ``typed``."""
         if not self.log.rows:
             raise InputError(f"{self.log.origin}: no rows")
         kept = {KEPT + column: self._kept(column) for column in self.log.keep}
         roles = self.log.columns.roles
         self._find_integers([column for column in roles.values() if column in self.types])
         columns = {role: self._ids(roles[role]) for role in ("user_id", "item_id")}
-        times = self._times(roles["timestamp"], config.time_format)
-        columns["moment"], columns["timestamp"] = times
+        moment, columns["timestamp"] = self._times(roles["timestamp"], config.time_format)
+        if moment != columns["timestamp"]:
+            columns["moment"] = moment
         if "position" in roles:
             columns["position"] = self._times(roles["position"], None)[0]
         chosen = ", ".join(f"{sql} as {name(column)}" for column, sql in (columns | kept).items())
-        return f"select rowid as row, {chosen} from staged"
+        self.log.connection.execute(
+            f"create or replace temp view typed as select rowid as row, {chosen} from staged"
+        )
 
     def _find_integers(self, roles: Sequence[str]) -> None:
-        """Make integers of all sizes, and whole decimals, one type, and other decimals floats.
-
-        Text of whole numbers is taken for integers; in frames, that of floats such as 7.0 alone.
-        """
+        """Take text of whole numbers for integers; in frames, that of floats such as 7.0 alone."""
         for column in roles:
-            sql, kind = self.sql[column], self.types[column]
-            is_decimal = kind.startswith("DECIMAL") and not kind.endswith("[]")
-            is_whole = is_decimal and self._facts(f"bool_and({sql} = floor({sql}))")[0]
-            if kind in WHOLE or is_whole:
-                self.types[column], self.sql[column] = "BIGINT", self._integer(column)
-            elif is_decimal:
-                self.types[column], self.sql[column] = "DOUBLE", f"{sql}::double"
+            self._find_numbers(column)
         columns = [column for column in roles if self.types[column] == "VARCHAR"]
         rule = "bool_and(is_whole({0}))"
         if not self.source.is_text:
@@ -283,6 +277,16 @@ class _Rows:
         for column, is_whole in zip(columns, facts, strict=True):
             if is_whole:
                 self.types[column], self.sql[column] = "BIGINT", f"whole_in({name(column)})"
+
+    def _find_numbers(self, column: str) -> None:
+        """Make integers of all sizes, and whole decimals, one type, and other decimals floats."""
+        sql, kind = self.sql[column], self.types[column]
+        is_decimal = kind.startswith("DECIMAL") and not kind.endswith("[]")
+        is_whole = is_decimal and self._facts(f"bool_and({sql} = floor({sql}))")[0]
+        if kind in WHOLE or is_whole:
+            self.types[column], self.sql[column] = "BIGINT", self._integer(column)
+        elif is_decimal:
+            self.types[column], self.sql[column] = "DOUBLE", f"{sql}::double"
 
     def _integer(self, column: str) -> str:
         sql = self.sql[column]
@@ -409,14 +413,17 @@ class _Rows:
         return f"{sql}::varchar{'[]' if inner != kind else ''}"
 
 
-def _sort_rows(log: Log, typed: str) -> None:
-    """Number the ids of the rows of a query, and sort the rows into the table ``log``.
+def _moment(log: Log) -> str:
+    """Return the column of ``typed`` with times in full precision."""
+    return "moment" if "moment" in log.connection.view("typed").columns else "timestamp"
 
-    They are sorted by ``moment``, the time in full precision, then any ``position``, then ``row``.
-    The table keeps their order: numbering them in a window takes three times as long as the sort.
+
+def sort_rows(log: Log) -> None:
+    """Number the ids of the rows in ``typed``, and sort the rows into the table ``log``.
+
+    It keeps their order: numbering them in a window takes three times as long as the sort.
     """
     run = log.connection.execute
-    run(f"create or replace temp view typed as {typed}")
     for role, table, number in (("user_id", "users", "u"), ("item_id", "items", "i")):
         ids, by = f"(select distinct {role} from typed)", role
         if role in log.known:
@@ -428,16 +435,16 @@ def _sort_rows(log: Log, typed: str) -> None:
             f"select {role}, row_number() over (order by {by}) - 1 as {number} from {ids}"
         )
     columns = log.connection.view("typed").columns
-    order = "moment, position" if "position" in columns else "moment"
+    order = [_moment(log), *{"position"}.intersection(columns)]
     left_out = {"row", "user_id", "item_id", "moment", "position"}
     chosen = ", ".join(name(column) for column in columns if column not in left_out)
     run(
         f"create or replace temp table log as select u, i, {chosen} "
         "from typed join users using (user_id) join items using (item_id) "
-        f"order by u, {order}, row"
+        f"order by u, {', '.join(order)}, row"
     )
     run("drop view typed")
-    run("drop table if exists staged")
+    run("drop table staged")
 
 
 def log_of_rows(
@@ -454,9 +461,11 @@ def log_of_rows(
     """
     connection = connection or cursor()
     log = Log(connection, origin, columns, tuple(keep), known or {}, rows=len(rows))
-    connection.register("given rows", rows.with_row_index("row").to_arrow())
-    _sort_rows(log, 'select *, timestamp as moment from "given rows"')
+    connection.register("given rows", rows.to_arrow())
+    connection.execute('create or replace temp table staged as select * from "given rows"')
+    connection.execute("create or replace temp view typed as select rowid as row, * from staged")
     connection.unregister("given rows")
+    sort_rows(log)
     return log
 
 
@@ -502,4 +511,5 @@ def _split_sessions(log: Log, gap: int) -> None:
         f"from (select *, {begins} as begins from (select *, log.rowid as row "
         "from log join users using (u) join items using (i)))"
     )
-    _sort_rows(log, "select *, timestamp as moment from staged")
+    log.connection.execute("create or replace temp view typed as from staged")
+    sort_rows(log)
