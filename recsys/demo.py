@@ -37,7 +37,7 @@ def demo(experiment: Experiment, console: Console) -> None:
     console.print(
         f"{log['user_id'].n_unique():,} customers, {shop.products.height:,} products, "
         f"{log.height:,} purchases. {len(shop.rules)} planted rules caused "
-        f"{shop.truth.height / log.height:.0%} of the purchases. Some of them:",
+        f"{shop.truth.height / log.height:.0%} of the purchases. Some of them:"
     )
     for rule in shop.rules[:4]:
         causes = " and ".join(names[cause] for cause in rule.causes)
@@ -105,7 +105,7 @@ def _show_rules(
     first, chance = cases.select("cause_first", "chance").mean().row(0)
     console.print(
         f"Of {cases.height} planted purchases, {first:.0%} are explained by a true cause first "
-        f"(by chance: {chance:.0%}).",
+        f"(by chance: {chance:.0%})."
     )
 
 

@@ -8,16 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from recsys.cli.options import (
-    Bundle,
-    BundleData,
-    Data,
-    Index,
-    Retrieve,
-    Uri,
-    command,
-    store_of,
-)
+from recsys.cli.options import Bundle, BundleData, Data, Index, Retrieve, Uri, command, store_of
 from recsys.console import show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -130,11 +121,7 @@ def register_model(
 
 @command("export", "Deploy")
 def export_bundle(
-    bundle: Bundle,
-    out: Path,
-    int8: bool = False,
-    model_alone: bool = False,
-    data: Data = None,
+    bundle: Bundle, out: Path, int8: bool = False, model_alone: bool = False, data: Data = None
 ) -> None:
     """Export a model to ONNX, for programs without torch: encoder and head, and the items' ids.
 

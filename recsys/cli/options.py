@@ -12,15 +12,7 @@ from contextlib import suppress
 from copy import copy
 from functools import wraps
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    cast,
-    get_args,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_type_hints
 
 import typer
 from typer import Argument, Option
@@ -54,8 +46,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def for_all_commands(
     version: Annotated[
-        bool,
-        Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Take what holds for all commands."""

@@ -160,10 +160,7 @@ def run_many(
 
 @command("backtest", "Train")
 def run_backtest(
-    config: Config,
-    of: list[str] | None = None,
-    overrides: Set = None,
-    uri: Uri = None,
+    config: Config, of: list[str] | None = None, overrides: Set = None, uri: Uri = None
 ) -> None:
     """Train and test at several dates; show metrics of each fold and of all folds together.
 

@@ -6,13 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PositiveFloat,
-    field_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PositiveFloat, field_serializer, model_validator
 
 from recsys.config.data import DataConfig
 from recsys.config.model import (

@@ -118,12 +118,7 @@ def user_means(values: Values, users: Int64s) -> Values:
     return np.bincount(rows, values, len(counts)) / counts
 
 
-def user_values(
-    ranks: Int64s,
-    users: Int64s,
-    metric: str,
-    lists: Int64s | None = None,
-) -> Values:
+def user_values(ranks: Int64s, users: Int64s, metric: str, lists: Int64s | None = None) -> Values:
     """Return `metric_values` of every user [U], users ascending: the mean over the user's lists."""
     lists = np.arange(len(ranks)) if lists is None else lists
     _, first = np.unique(lists, return_index=True)
@@ -131,10 +126,7 @@ def user_values(
 
 
 def summarise(
-    ranks: Int64s,
-    users: Int64s,
-    metrics: Sequence[str],
-    lists: Int64s | None = None,
+    ranks: Int64s, users: Int64s, metrics: Sequence[str], lists: Int64s | None = None
 ) -> dict[str, Interval]:
     """Average metrics over users, by name, with percentile-bootstrap intervals over the users.
 
@@ -164,10 +156,7 @@ class Interval(NamedTuple):
 
 
 def bootstrap_means(
-    values: Values,
-    counts: Int64s,
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    values: Values, counts: Int64s, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> list[Interval]:
     """Return means with percentile-bootstrap 95% intervals, of observations grouped by value.
 

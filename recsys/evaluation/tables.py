@@ -269,12 +269,7 @@ def next_list_table(
 
 
 def top_k_table(
-    items: Int32s,
-    scores: Float32s,
-    holdout: Holdout,
-    part: Part,
-    num_items: int,
-    seen: Seen,
+    items: Int32s, scores: Float32s, holdout: Holdout, part: Part, num_items: int, seen: Seen
 ) -> TopKTable:
     """Make the table of the best items [H, k] after each history, with their scores [H, k]."""
     _, first = np.unique(holdout.history_rows, return_index=True)

@@ -156,10 +156,7 @@ class FinalScorer(NamedTuple):
 
 
 def final_scorer(
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    held_out: HeldOutParts,
-    fitted: Fitted,
+    experiment: Experiment, dataset: PreparedDataset, held_out: HeldOutParts, fitted: Fitted
 ) -> FinalScorer:
     """Return the trained model, with its count ensemble weighed on validation if it has one.
 

@@ -85,11 +85,7 @@ def rank_targets(
 
 
 def _ranks(
-    scores: Tensor,
-    targets: Int32s,
-    histories: Histories,
-    candidates: Histories | None,
-    seen: Seen,
+    scores: Tensor, targets: Int32s, histories: Histories, candidates: Histories | None, seen: Seen
 ) -> Int64s:
     """`rank_targets`, each target having its row of scores, of histories and of candidates."""
     if candidates is not None:

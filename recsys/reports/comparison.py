@@ -19,13 +19,7 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics import Interval, Source, bootstrap_means, is_per_user, source_of
-from recsys.reports.statistics import (
-    ALPHA,
-    PairedResult,
-    differing_fields,
-    holm,
-    paired_difference,
-)
+from recsys.reports.statistics import ALPHA, PairedResult, differing_fields, holm, paired_difference
 from recsys.tracking.artifacts import COSTS
 from recsys.tracking.runs import TARGET, EvaluatedRun, differing_tags, find_runs, run_label
 

@@ -39,13 +39,7 @@ from recsys.serving.candidates import (
 )
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
-from recsys.serving.index import (
-    STATES,
-    IndexedScorer,
-    needs_ranking,
-    open_index,
-    query_encoder,
-)
+from recsys.serving.index import STATES, IndexedScorer, needs_ranking, open_index, query_encoder
 from recsys.serving.new_items import with_new_items
 from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of
 
@@ -427,11 +421,7 @@ class Recommender:
         return seen
 
     def _table(
-        self,
-        queries: UserHistories,
-        rows: Int64s,
-        tokens: Int32s,
-        scores: Float32s,
+        self, queries: UserHistories, rows: Int64s, tokens: Int32s, scores: Float32s
     ) -> pl.DataFrame:
         """Return one line per pair [N] of a user, given by row, and an item, with its source."""
         sources = np.where(queries.histories.lengths == 0, "popularity", "model")

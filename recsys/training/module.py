@@ -105,12 +105,7 @@ class TrainingModule(pl.LightningModule):
     """
 
     def __init__(
-        self,
-        model: Model,
-        config: TrainingConfig,
-        schedule: Schedule,
-        *,
-        exclude_seen: bool,
+        self, model: Model, config: TrainingConfig, schedule: Schedule, *, exclude_seen: bool
     ) -> None:
         super().__init__()
         self.model = model

@@ -11,12 +11,7 @@ import pytest
 
 from recsys.config.data import Columns, DataConfig
 from recsys.data import sources
-from recsys.data.sources import (
-    DATASETS,
-    NamedDataset,
-    find_named_dataset,
-    read_named,
-)
+from recsys.data.sources import DATASETS, NamedDataset, find_named_dataset, read_named
 from recsys.errors import InputError
 from tests.read_logs import read
 

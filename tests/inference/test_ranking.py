@@ -21,13 +21,7 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics import metric_values
 from recsys.inference import ranking
 from recsys.inference import scorer as scorer_module
-from recsys.inference.ranking import (
-    NEVER,
-    NotANumberError,
-    TwoStages,
-    rank_targets,
-    top_k,
-)
+from recsys.inference.ranking import NEVER, NotANumberError, TwoStages, rank_targets, top_k
 from recsys.inference.scorer import Scored, Seen
 from recsys.model.models import ModelInputs
 from recsys.serving.bundle import ModelBundle

@@ -16,11 +16,7 @@ from recsys.config.experiment import TrackingConfig
 from recsys.data.histories import Histories
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
-from recsys.evaluation.tables import (
-    NextListTable,
-    RankTable,
-    next_list_table,
-)
+from recsys.evaluation.tables import NextListTable, RankTable, next_list_table
 from recsys.reports.comparison import Comparison, compare, comparison_table
 from recsys.reports.statistics import PairedResult, paired_test
 from recsys.tracking.store import open_store

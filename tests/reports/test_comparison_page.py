@@ -16,11 +16,7 @@ import recsys
 from recsys.config.experiment import TrackingConfig
 from recsys.errors import InputError
 from recsys.reports.comparison import Comparison, compare
-from recsys.reports.comparison_page import (
-    comparison_latex,
-    forests,
-    write_comparison_report,
-)
+from recsys.reports.comparison_page import comparison_latex, forests, write_comparison_report
 from recsys.tracking.store import open_store
 from tests.conftest import Look
 from tests.helpers.html_faults import html_faults, text_of
