@@ -91,8 +91,11 @@ def command(
                 library.setLevel(logging.DEBUG)
             if "log" in signature.parameters:
                 values["log"] = LogOptions(*map(values.pop, LogOptions._fields))
-            AS_JSON.set(json)
-            function(**values)
+            before = AS_JSON.set(json)
+            try:
+                function(**values)
+            finally:
+                AS_JSON.reset(before)
 
         run.__doc__ = about
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
