@@ -1,7 +1,5 @@
 """``recsys`` and ``python -m recsys``."""
 
-from __future__ import annotations
-
 import signal
 import sys
 

@@ -1,7 +1,5 @@
 """The public functions: they take paths or objects, runs or their ids."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The demo: train on the simulated shop and show the results on the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

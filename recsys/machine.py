@@ -1,7 +1,5 @@
 """The machine: its processors and how torch's threads share them, and memory."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -1,7 +1,5 @@
 """The progress view and the log on standard error: a stage is one line, above it is the log."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

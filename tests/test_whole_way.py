@@ -1,7 +1,5 @@
 """From a CSV to recommendations through the commands, as a user types them."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

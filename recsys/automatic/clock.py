@@ -1,7 +1,5 @@
 """The time of an automatic run: its limit, how fast the machine is, and what fits in."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -5,8 +5,6 @@ https://arxiv.org/abs/1502.07943. Rungs are counted in seconds and not in epochs
 model within a time limit is wanted.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """From a log to a recommender: prepare, tune baselines, race, refit, test, and write the page."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

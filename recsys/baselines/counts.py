@@ -1,7 +1,5 @@
 """What count models share, and the simplest: what everybody buys, and what the user bought."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

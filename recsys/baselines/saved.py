@@ -1,7 +1,5 @@
 """Fitted counts as files: matrices over the items, rows of numbers, settings; and no pickle."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

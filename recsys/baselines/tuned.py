@@ -1,7 +1,5 @@
 """All baselines and their tuning grids; the same rule tunes each of them on validation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

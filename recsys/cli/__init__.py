@@ -1,7 +1,5 @@
 """The commands: they parse their arguments, call the library and print."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

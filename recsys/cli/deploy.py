@@ -1,7 +1,5 @@
 """Commands that bring a model into service: serve, index, register, export."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Arguments, options and helpers that several commands share."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Commands to start with: from a log to compared runs, the demo, the presets; and those on logs."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import asdict

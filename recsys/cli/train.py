@@ -1,7 +1,5 @@
 """Commands that train models and judge them: one, a grown one, searches, suites, comparisons."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The log of an experiment: how it is read and filtered, and which interactions are held out."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """YAML to experiments and back, with overrides; and the configs that ship with the package."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The models: the features that they read, their parts and sizes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator

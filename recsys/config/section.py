@@ -1,7 +1,5 @@
 """The base class of all sections of the experiment tree, and readable errors."""
 
-from __future__ import annotations
-
 import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Files beside experiments: suites of many runs, and the spaces of searches."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated, Any, Self
 

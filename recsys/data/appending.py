@@ -1,7 +1,5 @@
 """A new log is sorted into a prepared dataset: tokens stay, and the old log is not read again."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections import Counter

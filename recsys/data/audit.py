@@ -3,8 +3,6 @@
 On the leak of all leave-one-out splits see Ji et al. 2023 (arXiv:2010.11060).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, cast
 

@@ -1,7 +1,5 @@
 """Which column of a log is the user, the item and the time: by name, where it leaves no doubt."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from functools import lru_cache

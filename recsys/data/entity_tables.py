@@ -1,7 +1,5 @@
 """The user and the item table of a dataset: ids and features, their values, new rows."""
 
-from __future__ import annotations
-
 import logging
 from typing import cast
 

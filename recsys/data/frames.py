@@ -1,7 +1,5 @@
 """Frames of other libraries: Arrow data on the way in, the caller's library on the way out."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The folder of a prepared dataset: its manifest, and how its files are opened and checked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """How a log becomes the folder of a prepared dataset: open, check, filter, order, cut, write."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Where tables come from: named datasets with checksums; paths, folders, patterns and formats."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Callable, Iterator

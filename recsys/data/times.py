@@ -1,7 +1,5 @@
 """Times: forms of dates other than ISO 8601, and units of numbers."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

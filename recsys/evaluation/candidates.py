@@ -1,7 +1,5 @@
 """The protocol of an evaluation: the items that targets are ranked among, and its tags."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Novelty, popularity and diversity of the best items, beside coverage and Gini coefficient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

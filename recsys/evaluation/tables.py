@@ -3,8 +3,6 @@
 Each is one Parquet file with its protocol, sealed by its SHA-256.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

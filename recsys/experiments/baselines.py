@@ -1,7 +1,5 @@
 """Baselines as tracked runs, comparable with models."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The count ensemble of a trained model: validation chooses how to count and the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fit an experiment: train, evaluate, and write the bundle, the metrics and the MLflow run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

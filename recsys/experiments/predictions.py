@@ -1,7 +1,5 @@
 """Any other system under our protocol: its scores, ranked and tracked as those of a model are."""
 
-from __future__ import annotations
-
 import logging
 import os
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """The results of a run: tables, metrics and times, written and logged; and a model by name."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Many runs: suites, which resume where they were interrupted, and backtests, fold by fold."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The trainings of an experiment: what each starts from, and those of a mean in turn."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

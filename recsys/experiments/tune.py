@@ -1,7 +1,5 @@
 """Hyperparameter search with Optuna on validation; the test targets are never used."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

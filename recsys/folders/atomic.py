@@ -4,8 +4,6 @@ What is written is synced to the disk before it takes its place, and the old con
 after the new one has: see Pillai et al. 2014, "All file systems are not created equal".
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import glob

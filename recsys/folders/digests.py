@@ -1,7 +1,5 @@
 """SHA-256 of files, of folders and of trees of plain values."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mmap

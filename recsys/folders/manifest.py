@@ -1,7 +1,5 @@
 """Manifests: the description of a folder that the library wrote, with checksums."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

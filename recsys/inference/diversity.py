@@ -1,7 +1,5 @@
 """Lists of best items that are not all alike: maximal marginal relevance, and caps on groups."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

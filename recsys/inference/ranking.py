@@ -5,8 +5,6 @@ float32 whatever the precision of training: with eight bits of mantissa the top 
 and ties inflate the metrics.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

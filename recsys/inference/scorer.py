@@ -1,7 +1,5 @@
 """The protocol of a scorer, all that evaluation needs of a model: scores for histories."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable

@@ -3,8 +3,6 @@
 A mask is True where a key may be seen. Every form can return its weights.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 

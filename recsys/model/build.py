@@ -1,7 +1,5 @@
 """Build the model that a config describes."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from recsys.config.model import (

@@ -1,7 +1,5 @@
 """Embeddings: of items, of their features and those of interactions and users, and of positions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The Transformer encoder: blocks of attention and feed-forward network, with residuals around."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Literal

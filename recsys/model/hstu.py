@@ -1,7 +1,5 @@
 """HSTU: blocks whose attention weighs each pair separately, by content, distance and time."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """The sequence-to-sequence Transformer of 2017: encode a history, generate what follows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A comparison as a page, with charts, CSV and LaTeX: the leading run first."""
 
-from __future__ import annotations
-
 import os
 from itertools import cycle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HTML pages: one file with its style and its charts, which loads nothing and runs nothing."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The page of an automatic run: the answer, the race, the log and some users, in one file."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

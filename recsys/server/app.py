@@ -1,7 +1,5 @@
 """The paths of the server, as a FastAPI application."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

@@ -1,7 +1,5 @@
 """The server as a process, or as several that uvicorn watches over: sockets and signals."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The bodies of requests, with their rules and examples, and what answers hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 

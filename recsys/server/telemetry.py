@@ -1,7 +1,5 @@
 """What a server counts, for Prometheus, and writes, as lines of JSON that never hold a history."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 Guo et al. 2017, "On calibration of modern neural networks" (temperature scaling).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Candidates to score, and the items that may be recommended, in the caller's raw ids."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Explain a score by the purchases that drove it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Items that are newer than the model, which scores them by their features alone."""
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A bundle as a function from a frame of histories to one of answers; MLflow loads it by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """Raw ids and times of the caller, checked and turned into series, tokens and integers."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The products of the simulated shop, and the rules planted in its purchases."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from itertools import chain, product, zip_longest

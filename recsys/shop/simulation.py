@@ -4,8 +4,6 @@ It has what real shops have (long-tailed popularity, seasons, drifting tastes, r
 what they lack: the cause of each planted purchase is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

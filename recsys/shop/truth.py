@@ -1,7 +1,5 @@
 """Ground-truth tests: which planted rules, chains and causes of purchases a model recovers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
 

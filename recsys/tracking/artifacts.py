@@ -1,7 +1,5 @@
 """The names of a run's artifacts, tags and logged costs."""
 
-from __future__ import annotations
-
 BUNDLE = "bundle"
 SETTINGS, REPORT = "experiment.yaml", "report.html"
 COMPARISON = "comparison"

@@ -4,8 +4,6 @@ A registered model is MLflow's pyfunc: the bundle is its data, `recsys.serving.p
 library's code lies beside it.
 """
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from collections.abc import Iterator

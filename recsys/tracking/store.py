@@ -1,7 +1,5 @@
 """The MLflow store: opened, its errors in one line, and links to its pages."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An MLflow run open for writing: its settings, metrics, tags and files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

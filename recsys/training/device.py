@@ -1,7 +1,5 @@
 """What a training runs on: the device, its free memory, and the precision of its products."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

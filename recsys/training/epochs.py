@@ -1,7 +1,5 @@
 """The epochs of a training: their curve, what happens at the end of each one, their display."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

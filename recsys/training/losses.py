@@ -4,8 +4,6 @@ The logits of a few sequences are computed, turned into loss and gradients, and 
 all would not fit into memory. Negatives are drawn once per step and shared by all of its positions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

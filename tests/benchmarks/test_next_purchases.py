@@ -1,7 +1,5 @@
 """Lists of the next purchases on real logs: what is written, ranked and counted, side by side."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hashes that continuous integration checks belong to the versions of constraints.txt."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranking among candidates: sampled, given, and always named in the protocol."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Segments of targets: by hand from a log."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

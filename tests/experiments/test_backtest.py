@@ -1,7 +1,5 @@
 """The folds of a backtest: by hand, separate, and pooled."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ONNX exports: they score as torch does, for every shape, and say what made them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

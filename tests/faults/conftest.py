@@ -1,7 +1,5 @@
 """The budgets of the attacks, small unless the mark soak is asked for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

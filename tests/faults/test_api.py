@@ -1,7 +1,5 @@
 """Arguments that nobody meant: a result, or one line that says what is wrong."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path

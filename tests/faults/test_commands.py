@@ -1,7 +1,5 @@
 """Whole commands, killed: nothing is lost, and they can be repeated."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from contextlib import closing

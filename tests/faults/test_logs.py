@@ -1,7 +1,5 @@
 """Logs that no program wrote: each ends in a dataset, or in one line."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Callable

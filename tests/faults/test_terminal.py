@@ -1,7 +1,5 @@
 """Ids that steer a terminal, and signals to the commands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Commands in the process of the test."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

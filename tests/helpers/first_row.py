@@ -1,7 +1,5 @@
 """A row of a log for its header."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

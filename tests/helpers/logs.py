@@ -1,7 +1,5 @@
 """Logs written by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rank tables from bare ranks: one target per user."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`recsys serve` in a process of its own, for tests."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """Ranks, best items and two stages, against hand-computed values and plain sorting."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """No wasted tokens: how much of what a training reads is padding, as the configs ship."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two processes that torchrun starts train what one process trains."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
