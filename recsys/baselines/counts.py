@@ -161,9 +161,11 @@ def summed_votes(
 
 
 def pick_candidates(
-    scores_of: Callable[[slice], NDArray[Any]], candidates: Tokens, num_items: int
+    scores_of: Callable[[slice], NDArray[Any]], candidates: Tokens | None, num_items: int
 ) -> Floats:
-    """Pick candidates [B, C] from the scores of all items [B, I + 1], a few users at a time."""
+    """Return the scores of all items [B, I + 1]; or of candidates [B, C], a few users at a time."""
+    if candidates is None:
+        return scores_of(slice(None)).astype(np.float64, copy=False)
     picked = np.empty(candidates.shape)
     for users in user_batches(len(candidates), num_items):
         picked[users] = np.take_along_axis(scores_of(users), candidates[users], axis=1)

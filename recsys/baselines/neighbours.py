@@ -115,8 +115,6 @@ class EASE(CountScorer):
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         # In float32 like the weights, which scipy would otherwise convert for each batch of users.
         has = user_items(histories, self.num_items).astype(np.float32)
-        if candidates is None:
-            return (has @ self.weights).astype(np.float64)
         return pick_candidates(lambda users: has[users] @ self.weights, candidates, self.num_items)
 
 
@@ -176,8 +174,6 @@ class MatrixFactorisation(CountScorer):
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         weights = self.settings.decay ** ages(histories).astype(np.float64)
         users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors
-        if candidates is None:
-            return users @ self.item_vectors.T
         return pick_candidates(
             lambda batch: users[batch] @ self.item_vectors.T, candidates, self.num_items
         )
