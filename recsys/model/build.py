@@ -32,9 +32,6 @@ from recsys.model.models import (
 )
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, SequenceToSequence
 
-_HALF_LIFE = 3.0
-"""Of kernel attention, in purchases."""
-
 
 def build_model(
     config: ModelConfig,
@@ -72,12 +69,9 @@ def build_model(
         encoder = _encoder(config, config.num_blocks, longest, causal=True)
     head: Head = DotProductHead()
     if isinstance(config.head, TargetAttention):
-        sizes = dim, config.head.head_dim, config.head.half_lives
-        head = TargetAttentionHead(*sizes, pooling=config.head.pooling, dropout=dropout)
+        head = TargetAttentionHead(dim, config.head, dropout)
     elif isinstance(config.head, KernelAttention):
-        widths = config.head.prototypes, config.head.value_dim
-        rates = dropout, dropout * config.head.candidate_dropout
-        head = KernelAttentionHead(dim, *widths, _HALF_LIFE, *rates)
+        head = KernelAttentionHead(dim, config.head, dropout)
     return NextItemModel(ItemEmbeddings(num_items, dim, features), encoder, head, inputs)
 
 

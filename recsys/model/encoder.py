@@ -193,9 +193,9 @@ class Encoder(nn.Module):
 
     def encode_last(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """`forward` at the last item of each sequence only, [B, D], with less of the last block."""
-        if not len(self.blocks):
-            return last_states(self(embedded, lengths), lengths)
-        last: EncoderBlock = self.blocks[-1]  # type: ignore[assignment]
+        last = self.blocks[-1] if len(self.blocks) else None
+        if not isinstance(last, EncoderBlock):  # such as that of HSTU
+            return last_states(self(embedded, lengths, times), lengths)
         x = self._through(self.blocks[:-1], embedded, lengths)
         return self.norm(last.encode_last(x, lengths))
 

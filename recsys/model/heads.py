@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recsys.config.model import KernelAttention, TargetAttention
 from recsys.model.attention import last_states, split_heads
 from recsys.model.encoder import Dropout
 
-Pooling = Literal["average", "sum"]
 MAX_TEMPERATURE = 10.0
 _POSITIONS = 768
 """The positions whose logits of target attention training makes at once on a CPU. With fewer,
 adding up the gradients of all candidates takes most of the time; more leave the cache."""
+_HALF_LIFE = 3.0  # of kernel attention, in purchases
 _KEPT = 4
 """The matrices as large as the logits that autograd keeps for each attention head."""
 
@@ -61,7 +62,7 @@ class Head:
     # Of each attention head [H]: λ, κ, and whether its contributions are averaged or summed.
     decays: Tensor
     temperatures: Tensor
-    poolings: Sequence[Pooling] = ()
+    poolings: Sequence[Literal["average", "sum"]] = ()
 
     @property
     def attends(self) -> bool:
@@ -231,19 +232,11 @@ class TargetAttentionHead(Head, nn.Module):
     https://arxiv.org/abs/1706.06978; the form for all positions is this project's.
     """
 
-    def __init__(
-        self,
-        embedding_dim: int,
-        head_dim: int,
-        half_lives: list[float],
-        *,
-        pooling: Pooling,
-        dropout: float,
-    ) -> None:
+    def __init__(self, embedding_dim: int, config: TargetAttention, dropout: float) -> None:
         super().__init__()
-        self.num_heads = len(half_lives)
-        self.poolings = [pooling] * self.num_heads
-        width = self.num_heads * head_dim
+        self.num_heads = config.num_heads
+        self.poolings = [config.pooling] * self.num_heads
+        width = self.num_heads * config.head_dim
         self.kv_norm = nn.LayerNorm(embedding_dim)
         self.dropout = Dropout(dropout)
         self.query = nn.Linear(embedding_dim, width, bias=False)
@@ -252,7 +245,7 @@ class TargetAttentionHead(Head, nn.Module):
         self.value_query = nn.Linear(embedding_dim, width, bias=False)
         nn.init.zeros_(self.value_query.weight)
         self.log_temperature = nn.Parameter(torch.full((self.num_heads,), math.log(3.0)))
-        decays = torch.tensor([math.log(2) / half_life for half_life in half_lives])
+        decays = torch.tensor([math.log(2) / half_life for half_life in config.half_lives])
         self.register_buffer("decays", decays)
 
     @property
@@ -293,25 +286,18 @@ class KernelAttentionHead(Head, nn.Module):
     features is that of linear attention (https://arxiv.org/abs/2006.16236).
     """
 
-    def __init__(
-        self,
-        embedding_dim: int,
-        prototypes: int,
-        value_dim: int,
-        half_life: float,
-        dropout: float,
-        candidate_dropout: float,
-    ) -> None:
+    def __init__(self, embedding_dim: int, config: KernelAttention, dropout: float) -> None:
         super().__init__()
-        self.width = prototypes * value_dim
-        self.dropout, self.candidate_dropout = Dropout(dropout), Dropout(candidate_dropout)
+        prototypes, value_dim = config.prototypes, config.value_dim
+        self.width, self.dropout = prototypes * value_dim, Dropout(dropout)
+        self.candidate_dropout = Dropout(dropout * config.candidate_dropout)
         self.key_prototypes = nn.Parameter(torch.randn(prototypes, embedding_dim))
         self.query_prototypes = nn.Parameter(self.key_prototypes.detach().clone())
         self.log_sharpness = nn.Parameter(torch.full((2,), math.log(10.0)))  # of τ
         self.value = nn.Linear(embedding_dim, value_dim, bias=False)
         self.value_query = nn.Linear(embedding_dim, value_dim, bias=False)
         nn.init.zeros_(self.value_query.weight)
-        self.register_buffer("decays", torch.tensor([math.log(2) / half_life]))
+        self.register_buffer("decays", torch.tensor([math.log(2) / _HALF_LIFE]))
 
     @property
     def explains(self) -> bool:

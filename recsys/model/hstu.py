@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.model.attention import last_states, split_heads
+from recsys.model.attention import split_heads
 from recsys.model.encoder import Dropout, Encoder
 
 NUM_TIME_BUCKETS = 128
@@ -86,9 +86,6 @@ class HSTUEncoder(Encoder):
         for block in self.blocks:
             x = block(x, buckets)
         return self.norm(x)
-
-    def encode_last(self, embedded: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
-        return last_states(self(embedded, lengths, times), lengths)
 
     def _buckets(self, times: Tensor | None) -> Tensor | None:
         """The buckets of the age of each item when each position is scored, [B, L, L]."""

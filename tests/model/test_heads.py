@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from recsys.config.model import TargetAttention
 from recsys.model.attention import last_states
 from recsys.model.heads import TargetAttentionHead
 
@@ -25,8 +26,9 @@ shapes = st.fixed_dictionaries(
 
 def make_head(heads: int, pooling: Any, seed: int) -> TargetAttentionHead:
     torch.manual_seed(seed)
-    half_lives = [0.5 * 4**head for head in range(heads)]
-    head = TargetAttentionHead(DIM, 4, half_lives, pooling=pooling, dropout=0.0)
+    half_life = 0.5, 0.5 * 4 ** (heads - 1)
+    config = TargetAttention(num_heads=heads, head_dim=4, half_life=half_life, pooling=pooling)
+    head = TargetAttentionHead(DIM, config, dropout=0.0)
     torch.nn.init.normal_(head.value_query.weight)  # zero at the start: nothing would be tested
     torch.nn.init.normal_(head.log_temperature)
     return head.double()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from recsys.config.model import TargetAttention
 from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.training.losses import chunked_cross_entropy, seen_before
 
@@ -15,7 +16,8 @@ def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
     if kind == "dot product":
         return DotProductHead()
     torch.manual_seed(0)
-    head = TargetAttentionHead(dim, 4, [2.0, 9.0], pooling="average", dropout=0.0)
+    config = TargetAttention(head_dim=4, half_life=(2.0, 9.0))
+    head = TargetAttentionHead(dim, config, dropout=0.0)
     torch.nn.init.normal_(head.value_query.weight, std=0.3)
     return head
 
