@@ -88,6 +88,8 @@ class Plan:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     fresh: bool = False
     """Whether to forget a run of that name that was interrupted."""
+    command: str = "recsys.fit(…)"
+    """Makes the page of the run again."""
 
     @property
     def out(self) -> Path:

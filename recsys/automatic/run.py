@@ -95,15 +95,13 @@ def fit_log(
     items: TableSource | None = None,
     users: TableSource | None = None,
     config: DataConfig | None = None,
-    command: str = "recsys.fit(…)",
     started: float | None = None,
     **words: Unpack[LogWords],
 ) -> FittedLog:
     """Make the best recommender for a log that the time allows; see `recsys.fit`.
 
     Ctrl-C ends the training: the best so far is tested and kept. ``config`` has further settings of
-    the data, ``command`` makes the page again, and the time begins to pass at ``started``, by
-    `time.monotonic`; now if None.
+    the data, and the time begins to pass at ``started``, by `time.monotonic`; now if None.
 
     Raises:
         InputError: the log, a setting or the store is invalid; nothing is held out to choose or to
@@ -121,16 +119,11 @@ def fit_log(
         open_store(plan.tracking)  # a store that is not there should not be found out in an hour
     shown = stage(plan.name, clock.limit)
     with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), shown as line:
-        return _run(dataset, plan, clock, choices, line, without_password(command))
+        return _run(dataset, plan, clock, choices, line)
 
 
 def _run(
-    dataset: PreparedDataset,
-    plan: Plan,
-    clock: Clock,
-    choices: list[Choice],
-    line: Stage,
-    command: str,
+    dataset: PreparedDataset, plan: Plan, clock: Clock, choices: list[Choice], line: Stage
 ) -> FittedLog:
     """Choose settings for a prepared log, train, test once, and write the page."""
     facts = LogFacts.of(dataset)
@@ -169,7 +162,7 @@ def _run(
     runs = [answer.beaten] if answer.beaten else []
     runs += evaluate_baselines(context, answer, protocol)
     context.say("writing the page")
-    page = write_page(context, answer, runs, choices, command)
+    page = write_page(context, answer, runs, choices)
     state.remove()  # not before: a run that is killed here resumes
     return FittedLog(context, answer, runs, page, clock.spent)
 
@@ -354,11 +347,7 @@ def words_for(baseline: str) -> str:
 
 
 def write_page(
-    context: Context,
-    answer: Answer,
-    other_runs: Sequence[str],
-    choices: Sequence[Choice],
-    command: str,
+    context: Context, answer: Answer, other_runs: Sequence[str], choices: Sequence[Choice]
 ) -> Path:
     """Write the page of a run; it shows the answer beside other runs, and how to make it again."""
     run, dataset, out = answer.run, context.dataset, context.plan.out
@@ -369,7 +358,7 @@ def write_page(
         dataset=dataset,
         findings=audit(dataset, recommender.bundle.experiment.evaluation.seen),
         comparison=compare([run.run_id, *other_runs], run.tracking),
-        command=command,
+        command=without_password(context.plan.command),
         date=datetime.now(UTC),
         seconds=context.clock.spent,
         choices=choices,

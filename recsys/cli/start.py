@@ -92,11 +92,9 @@ def run(
     from recsys.automatic.rules import Plan
     from recsys.automatic.run import fit_log, name_of
 
-    plan = Plan(name or name_of(source), preset or "balanced", seed or 0, store_of(uri), fresh)
-    command = shlex.join(["recsys", *sys.argv[1:]])
-    fitted = fit_log(
-        source, plan, time_limit, items=items, config=data, command=command, started=started
-    )
+    facts = name or name_of(source), preset or "balanced", seed or 0, store_of(uri), fresh
+    plan = Plan(*facts, shlex.join(["recsys", *sys.argv[1:]]))
+    fitted = fit_log(source, plan, time_limit, items=items, config=data, started=started)
     answer = fitted.answer.run
     _show_runs([answer.run_id, *fitted.other_runs], answer.tracking)
     if AS_JSON.get():
