@@ -80,8 +80,7 @@ def experiment_to_train(
         experiment = load_experiment(experiment, () if start else overrides)
     if start is not None:
         folder = bundle_folder(start)
-        earlier = open_bundle(folder).experiment
-        return continued(earlier, os.fspath(folder), experiment, overrides)
+        return continued(open_bundle(folder).experiment, os.fspath(folder), experiment, overrides)
     if experiment is None:
         raise InputError("train: needs an experiment, or the model to start from")
     return experiment

@@ -193,8 +193,7 @@ def mean_of_members(
     trained = zip(members, fitted, strict=True)
     experiment = averaged_experiment([member.chosen_experiment(alone) for member, alone in trained])
     context.catalogue.check_memory(experiment.model, 2)
-    mean = mean_of(experiment, context.held_out.valid, fitted)
-    return experiment, mean
+    return experiment, mean_of(experiment, context.held_out.valid, fitted)
 
 
 def averaged_experiment(members: Sequence[Experiment]) -> Experiment:

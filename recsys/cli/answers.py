@@ -104,7 +104,12 @@ def recommend_items(
         at_most: At most so many items of a list with the same value in a column of the item table:
             category=2; repeatable.
     """
+    from recsys.serving.files import check_format, write_answers
+
+    if out is not None:
+        check_format(out)
     recommender, users = open_recommender(bundle, data, user, new_items)
+    dataset = recommender.dataset
     if index is not None:
         recommender = recommender.with_index(index)
     k = recommender.bundle.usual_k if k is None else k
@@ -121,14 +126,12 @@ def recommend_items(
         retrieve=retrieve,
         probabilities=probabilities,
     )
-    if out is None:
+    if out is None or dataset is None or histories is not None:
         with stage("recommending"):
             answer = recommend(histories, users=users)
-        show_answer(answer, recommender)
+        show_answer(answer, recommender, out)
         return
-    from recsys.serving.files import write_answers
-
-    rows = write_answers(recommender, histories, users, recommend, k, out)
+    rows = write_answers(dataset, users, recommend, k, out)
     show_rows([{"file": str(out), "rows": rows}])
 
 

@@ -1,23 +1,18 @@
 """Answers written to files, some users at a time: they never are in memory as a whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
 from recsys.progress import stage
-
-if TYPE_CHECKING:
-    from recsys.serving.histories import UserHistories
-    from recsys.serving.recommender import Recommender
 
 _ROWS, _USERS = 1 << 20, 1 << 14
 """Rows of an answer, and users of a dataset, that are in the memory at once."""
@@ -49,35 +44,24 @@ def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
 
 
 def write_answers(
-    recommender: Recommender,
-    histories: Path | None,
+    dataset: PreparedDataset,
     users: Sequence[Any] | None,
-    answer: Callable[[UserHistories], pl.DataFrame],
+    answer: Callable[..., pl.DataFrame],
     rows_per_user: int,
     out: Path,
 ) -> int:
-    """Write the answers for all users to a file, complete or not at all; return their rows.
+    """Write the answers for users of a dataset, all if None, to a file; return their rows.
 
-    The users of a dataset are read some at a time. ``answer`` makes the rows of some users, so many
-    for each of them at most.
+    The users are read some at a time. ``answer`` makes the rows of some users, so many for each of
+    them at most.
     """
-    check_format(out)
+    known = dataset.user_ids if users is None else list(dict.fromkeys(users))
     size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))
-    dataset = recommender.dataset
-    if histories is not None or dataset is None:
-        queries = recommender.read_histories(histories, users)
-        count, read = len(queries.user_ids), queries.__getitem__
-    else:
-        known = dataset.user_ids if users is None else list(dict.fromkeys(users))
-        count = len(known)
-
-        def read(chosen: slice) -> UserHistories:
-            return recommender.read_histories(users=known[chosen])
 
     def frames() -> Iterator[pl.DataFrame]:
-        with stage("recommending", total=max(1, ceil(count / size))) as line:
-            for start in range(0, max(1, count), size):
-                yield answer(read(slice(start, start + size)))
+        with stage("recommending", total=max(1, ceil(len(known) / size))) as line:
+            for start in range(0, max(1, len(known)), size):
+                yield answer(users=known[start : start + size])
                 line.advance()
 
     return write_frames(frames(), out)

@@ -73,17 +73,6 @@ class UserHistories:
         positions = np.arange(len(read.items)) - np.repeat(read.offsets[:-1], read.lengths)
         return cls(user_ids, known, skipped, positions[read.items != PAD], assumed_gap)
 
-    def __getitem__(self, users: slice) -> UserHistories:
-        start, end, _ = users.indices(len(self.user_ids))
-        first, last = self.histories.offsets[[start, end]]
-        return replace(
-            self,
-            user_ids=self.user_ids[users],
-            histories=self.histories[users],
-            skipped=self.skipped[users],
-            positions=self.positions[first:last],
-        )
-
 
 _NO_TIMES = "histories: the model reads the times of interactions: give times"
 _ALL_USERS = {
