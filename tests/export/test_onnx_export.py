@@ -1,5 +1,6 @@
 """ONNX exports: they score as torch does, for every shape, and say what made them."""
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +177,11 @@ def test_an_export_in_8_bits_measures_what_it_loses(
     assert 0 < difference < 0.5
     with pytest.raises(InputError, match="differ by"):
         _check(tiny_bundle.model, OnnxScorer(exported, 5, 3), 3)
+    broken = deepcopy(tiny_bundle.model)
+    with torch.no_grad():
+        broken.items.weight[2] = torch.nan
+    with pytest.raises(InputError, match="differ by nan"):
+        _check(broken, OnnxScorer(exported, 5, 3), 3)
 
 
 def test_what_has_no_graph_is_refused_by_one_line(
