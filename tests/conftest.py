@@ -1,5 +1,7 @@
 """Fixtures of all tests; a dataset and bundles small enough to check by hand."""
 
+from __future__ import annotations
+
 import html
 import json
 import os

@@ -7,6 +7,8 @@ or a ``.T`` less; it lives in a copy, in a temporary folder. One that survives i
 test sees, or makes no difference. (mutmut runs the whole suite first; cosmic-ray changes the tree.)
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import resource

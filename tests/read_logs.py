@@ -1,5 +1,7 @@
 """A log as `prepare` reads it, before and after its filters, for tests that look at its rows."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

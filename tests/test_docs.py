@@ -1,5 +1,7 @@
 """The code of every documentation page runs, in the order of the page."""
 
+from __future__ import annotations
+
 import inspect
 import re
 import shlex

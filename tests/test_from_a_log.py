@@ -1,5 +1,7 @@
 """From a stranger's log to a recommender: `recsys run LOG` and `recsys.fit(log)`."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import time

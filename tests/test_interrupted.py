@@ -1,5 +1,7 @@
 """Real processes: killed at any time and restarted."""
 
+from __future__ import annotations
+
 import json
 import os
 import random

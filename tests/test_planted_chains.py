@@ -1,5 +1,7 @@
 """The encoder-decoder continues the chains planted in the shop, and none in a shuffled shop."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

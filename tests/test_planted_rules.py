@@ -1,5 +1,7 @@
 """Target attention recovers the rules planted in the shop and explains purchases by them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 

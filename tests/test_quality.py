@@ -3,6 +3,8 @@
 Other processors and precisions move a figure by up to two per cent, another seed by up to seven.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The README's commands and its Python run as a newcomer would run them."""
 
+from __future__ import annotations
+
 import inspect
 import logging
 import re

@@ -1,5 +1,7 @@
 """What strangers met in automatic runs: minutes that train nothing, crashes, answers misnamed."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

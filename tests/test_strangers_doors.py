@@ -1,5 +1,7 @@
 """What a stranger sees first: the log of a command, its help, the comparison."""
 
+from __future__ import annotations
+
 import logging
 import re
 import shlex

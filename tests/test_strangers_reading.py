@@ -1,5 +1,7 @@
 """Files that others published are read as what they are; copies and orders of rows."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

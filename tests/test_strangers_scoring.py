@@ -1,5 +1,7 @@
 """What strangers give to a trained model: other spellings, types, units and nulls."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

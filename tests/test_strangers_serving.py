@@ -1,5 +1,7 @@
 """Strangers' bundles, served folders, requests and programs around an ONNX graph."""
 
+from __future__ import annotations
+
 import json
 import os
 import random

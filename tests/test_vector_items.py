@@ -1,5 +1,7 @@
 """New items are found by vectors and categories that tell what their ids cannot."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """From a CSV to recommendations through the commands, as a user types them."""
 
+from __future__ import annotations
+
 import shlex
 from pathlib import Path
 from typing import Any

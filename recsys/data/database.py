@@ -4,6 +4,8 @@ Conditions come from strangers (a file of settings, a request). So a database re
 log alone, loads no extension, and its settings are locked.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import re

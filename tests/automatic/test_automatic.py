@@ -1,5 +1,7 @@
 """What an automatic run decides before it trains: facts, split, settings, time and samples."""
 
+from __future__ import annotations
+
 import math
 import time
 from dataclasses import replace

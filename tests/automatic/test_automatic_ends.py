@@ -1,5 +1,7 @@
 """Whole automatic runs: their answers, Ctrl-C at each step, and kills."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The race of an automatic run: trainings that pause, resume and are refitted; drop-outs; means."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,5 +1,7 @@
 """The count models: by hand on small logs, as scorers, and saved."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

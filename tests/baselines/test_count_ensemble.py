@@ -1,5 +1,7 @@
 """The count ensemble: how it is weighted, saved, scored and explained."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Tuning of the baselines on validation."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from pathlib import Path
 

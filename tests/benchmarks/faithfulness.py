@@ -8,6 +8,8 @@ without another one drawn at random. Users of fewer than two purchases are left 
 attention, of models that read nothing but items. Prints means with 95% bootstrap intervals.
 """
 
+from __future__ import annotations
+
 import sys
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Generated logs that differ from the real ones at hand, for the automatic run."""
 
+from __future__ import annotations
+
 import numpy as np
 import polars as pl
 

@@ -1,5 +1,7 @@
 """The costs of training steps: the seconds of their parts, tokens per second, MFU, peak memory."""
 
+from __future__ import annotations
+
 import time
 from collections import defaultdict
 from collections.abc import Iterator

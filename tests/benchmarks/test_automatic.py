@@ -5,6 +5,8 @@ commas. RECSYS_RESULTS is a folder to keep the runs in, which test_automatic_pee
 RECSYS_SEED is the seed (0). The real logs are skipped where the mirror is not.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

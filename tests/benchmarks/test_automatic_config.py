@@ -6,6 +6,8 @@ as many as it was tuned to at most. It prepares no log and tests no baselines, s
 for its training than the automatic run.
 """
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

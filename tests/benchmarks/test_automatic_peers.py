@@ -7,6 +7,8 @@ parts together for as many epochs as were best. Only its training counts, so it 
 the automatic run, whose limit holds for everything.
 """
 
+from __future__ import annotations
+
 import os
 from contextlib import closing
 from pathlib import Path

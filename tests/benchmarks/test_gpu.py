@@ -5,6 +5,8 @@
 on a machine with a GPU; write the figures into docs/lab-log.md, with the GPU's name.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,7 @@
 """What training costs as the catalogue and the log grow: sampled softmax on generated data."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

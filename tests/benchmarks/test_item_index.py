@@ -1,5 +1,7 @@
 """The ten best of many items by exact search and by an index of faiss, side by side."""
 
+from __future__ import annotations
+
 import os
 import time
 

@@ -5,6 +5,8 @@ taught it a half-life of a kind that other kinds beat there. Run test_automatic.
 variables are those of test_automatic.py.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Lists of the next purchases on real logs: what is written, ranked and counted, side by side."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

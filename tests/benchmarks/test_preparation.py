@@ -5,6 +5,8 @@ environment, up to PEER_INTERACTIONS (10,000,000) rows; an epoch is trained up t
 TRAINED_INTERACTIONS (10,000,000); MOST_INTERACTIONS leaves the largest logs out.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import shutil

@@ -1,5 +1,7 @@
 """Recommending and evaluating beside RecTools and RePlay, with models of random weights."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -12,6 +12,8 @@ BENCH_LARGE (1000000), the sizes of the catalogues, 0 for none; BENCH_LONGEST (2
 histories; BENCH_CANDIDATES (500); BENCH_SIDES, names of sides, separated by semicolons (all).
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

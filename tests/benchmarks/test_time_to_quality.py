@@ -1,5 +1,7 @@
 """How long each library trains until its validation NDCG@10 passes what is wanted."""
 
+from __future__ import annotations
+
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Training throughput beside RecTools, RePlay and RecBole, in tokens that have a target."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """What vectors of texts add: films by title and genres, products by description."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import replace
 from itertools import islice

@@ -1,5 +1,7 @@
 """Day after day: a warm start on the grown log against training anew, quality and seconds."""
 
+from __future__ import annotations
+
 import json
 import os
 import time

@@ -1,5 +1,7 @@
 """Scoring works where only the core dependencies are installed; what else is missing is named."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

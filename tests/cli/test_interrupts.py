@@ -1,5 +1,7 @@
 """Signals that wait for the end of a block, and runs that no signal leaves open."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Iterator
 from pathlib import Path

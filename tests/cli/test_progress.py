@@ -1,5 +1,7 @@
 """The progress view: true at any moment, and never wider than the terminal."""
 
+from __future__ import annotations
+
 import io
 import logging
 from pathlib import Path

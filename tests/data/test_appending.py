@@ -1,5 +1,7 @@
 """A log that is appended day after day is the log prepared anew, with the tokens it had."""
 
+from __future__ import annotations
+
 import logging
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The audit finds a planted leak of each kind, and has no warnings about a clean log."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

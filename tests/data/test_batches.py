@@ -1,5 +1,7 @@
 """Batches: each pair once, cuts inside the histories, similar lengths, seeds and epochs."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections import Counter

@@ -1,5 +1,7 @@
 """Features: columns of tables as categories, numbers and vectors, and the ids of the tables."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Sequence

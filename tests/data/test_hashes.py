@@ -1,5 +1,7 @@
 """The hashes that continuous integration checks belong to the versions of constraints.txt."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

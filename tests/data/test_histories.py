@@ -1,5 +1,7 @@
 """Histories of different lengths, against the same operations on lists; and item tokens."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Filters over item columns, caps and diversity, similar items, embeddings, and their commands."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The log: one total order for every source, and its filters."""
 
+from __future__ import annotations
+
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any

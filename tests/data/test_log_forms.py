@@ -1,5 +1,7 @@
 """The forms of logs: what tests/logs lists is read to the same rows, or refused in one line."""
 
+from __future__ import annotations
+
 import gzip
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

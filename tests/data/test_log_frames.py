@@ -1,5 +1,7 @@
 """Logs as frames, as typed files and in several files: read to the same rows, or refused."""
 
+from __future__ import annotations
+
 import contextlib
 import gzip
 import json

@@ -1,5 +1,7 @@
 """What would not fit into the memory is refused with its size, before it is made."""
 
+from __future__ import annotations
+
 import gc
 import weakref
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A frame that Spark filters is, to the byte, the dataset that this process makes alone."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The prepared dataset: its content by hand, and that damaged folders are refused."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os

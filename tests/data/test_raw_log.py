@@ -1,5 +1,7 @@
 """Histories of a raw log: the bundle reads what the dataset was prepared of."""
 
+from __future__ import annotations
+
 import tempfile
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """Conditions, earliest times and minimums: which rows remain, and every row is accounted for."""
 
+from __future__ import annotations
+
 import json
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Named datasets: read from a folder or a URL, verified by checksum, cleaned as described."""
 
+from __future__ import annotations
+
 import hashlib
 from datetime import datetime
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Splits: cut points by hand, no future and no held-out user in training, and what is held out."""
 
+from __future__ import annotations
+
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args

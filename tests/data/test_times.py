@@ -1,5 +1,7 @@
 """Times of interactions and requests, from the log to the model, in each protocol."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path

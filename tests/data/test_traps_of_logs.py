@@ -1,5 +1,7 @@
 """What DuckDB does silently with logs of strangers, and this library does not."""
 
+from __future__ import annotations
+
 import time
 from datetime import datetime
 from pathlib import Path

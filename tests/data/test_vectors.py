@@ -1,5 +1,7 @@
 """Models that read vectors of items: their arithmetic, their bundles, and new items."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Metrics of the best items over the catalogue: by hand, and saved and loaded."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

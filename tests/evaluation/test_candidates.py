@@ -1,5 +1,7 @@
 """Ranking among candidates: sampled, given, and always named in the protocol."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Held-out targets are ranked and listed in one pass; lists of next purchases are evaluated."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

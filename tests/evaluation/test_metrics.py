@@ -1,5 +1,7 @@
 """Metrics of ranks and of lists: against peers and by hand; intervals, names, the command."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from math import log2
 

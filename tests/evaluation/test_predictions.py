@@ -1,5 +1,7 @@
 """Another system's scores under our protocol: ranked, tracked and compared as a model's."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import polars as pl

@@ -1,5 +1,7 @@
 """The fingerprints of protocols and runs: equal for equal settings, different for any other."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import polars as pl

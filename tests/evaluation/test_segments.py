@@ -1,5 +1,7 @@
 """Segments of targets: by hand from a log."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

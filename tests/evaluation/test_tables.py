@@ -1,5 +1,7 @@
 """The tables of a run: made from a holdout, saved, loaded, refused where damaged; their lists."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace

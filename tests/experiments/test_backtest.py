@@ -1,5 +1,7 @@
 """The folds of a backtest: by hand, separate, and pooled."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 from pathlib import Path
 

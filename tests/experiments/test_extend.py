@@ -1,5 +1,7 @@
 """Bundles that are extended by the new items of a dataset, without training."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

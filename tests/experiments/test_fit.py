@@ -1,5 +1,7 @@
 """Fitting: what a run writes and logs, and what it must never lose."""
 
+from __future__ import annotations
+
 import json
 import math
 import os

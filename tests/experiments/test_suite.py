@@ -1,5 +1,7 @@
 """Suites: which runs they start, which they skip, and which mistakes they report."""
 
+from __future__ import annotations
+
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The search: its trials, resuming, pruning, and that it never uses the test targets."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

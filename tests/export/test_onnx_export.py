@@ -1,5 +1,7 @@
 """ONNX exports: they score as torch does, for every shape, and say what made them."""
 
+from __future__ import annotations
+
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Commands in processes of their own, as a user starts them."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

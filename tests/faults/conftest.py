@@ -1,5 +1,7 @@
 """The budgets of the attacks, small unless the mark soak is asked for."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
 """A writer that is killed before a step; the process that forks it may have no threads yet."""
 
+from __future__ import annotations
+
 import os
 import signal
 from collections.abc import Callable

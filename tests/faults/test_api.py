@@ -1,5 +1,7 @@
 """Arguments that nobody meant: a result, or one line that says what is wrong."""
 
+from __future__ import annotations
+
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path

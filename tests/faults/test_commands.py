@@ -1,5 +1,7 @@
 """Whole commands, killed: nothing is lost, and they can be repeated."""
 
+from __future__ import annotations
+
 import sqlite3
 import time
 from contextlib import closing

@@ -1,5 +1,7 @@
 """Configs that no one meant: each ends in one line, soon, and with little memory."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """A disk that is full: one line that says so, with the path, and the old content is kept."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,5 +1,7 @@
 """Flipped bits, cut ends and added bytes in every file that the library reads again."""
 
+from __future__ import annotations
+
 import random
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,5 +1,7 @@
 """kill -9 before every step that moves, syncs or deletes a file: of any write, and of an append."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

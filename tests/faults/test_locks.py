@@ -1,5 +1,7 @@
 """Two processes that want the same folder: one works, the other is told by whom it is held."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

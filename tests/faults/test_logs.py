@@ -1,5 +1,7 @@
 """Logs that no program wrote: each ends in a dataset, or in one line."""
 
+from __future__ import annotations
+
 import random
 import tempfile
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The power is cut before and after every step that moves, syncs or deletes a file."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """Ids that steer a terminal, and signals to the commands."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

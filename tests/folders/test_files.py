@@ -1,5 +1,7 @@
 """Folders that are written completely or not at all."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 from typing import Any

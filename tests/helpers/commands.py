@@ -1,5 +1,7 @@
 """Commands in the process of the test."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A row of a log for its header."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

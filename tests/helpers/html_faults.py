@@ -1,5 +1,7 @@
 """Faults of a page that a validator or a screen reader would stumble over."""
 
+from __future__ import annotations
+
 import html
 import re
 from html.parser import HTMLParser

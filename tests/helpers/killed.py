@@ -1,5 +1,7 @@
 """Trainings that end as by kill -9."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import pytest

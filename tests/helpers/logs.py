@@ -1,5 +1,7 @@
 """Logs written by hand."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import Any
 

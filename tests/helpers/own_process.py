@@ -1,5 +1,7 @@
 """Tests in a process of their own, whose environment changes what torch is."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

@@ -1,5 +1,7 @@
 """Rank tables from bare ranks: one target per user."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

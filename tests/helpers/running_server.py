@@ -1,5 +1,7 @@
 """A server that listens in a thread of this process, and a client of it."""
 
+from __future__ import annotations
+
 import http.client
 import json
 import threading

@@ -1,5 +1,7 @@
 """`recsys serve` in a process of its own, for tests."""
 
+from __future__ import annotations
+
 import http.client
 import json
 import os

@@ -1,5 +1,7 @@
 """Commands as users type them, in the process of the test."""
 
+from __future__ import annotations
+
 import json
 import sys
 from typing import Any

@@ -1,5 +1,7 @@
 """Lists that are not all alike: maximal marginal relevance, and caps on groups."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import torch

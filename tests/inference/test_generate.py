@@ -1,5 +1,7 @@
 """The next purchases of users in raw ids: which lists users get, and which requests are refused."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

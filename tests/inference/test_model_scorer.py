@@ -1,5 +1,7 @@
 """The neural scorer: the scores of the model, whatever the batching and whatever is kept."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Models that read item features: their bundles, and items newer than the model."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Ranks, best items and two stages, against hand-computed values and plain sorting."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
 

@@ -1,5 +1,7 @@
 """Scoring on a GPU: the same answers as on the CPU. Without one, on a pretended one."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Attention: against torch in values and gradients, and where nothing may be seen."""
 
+from __future__ import annotations
+
 from typing import Any
 from unittest.mock import MagicMock, Mock
 

@@ -1,5 +1,7 @@
 """The mean of several models: its scores are the mean of theirs, wherever they are needed."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any, cast

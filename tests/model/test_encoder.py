@@ -1,5 +1,7 @@
 """The encoder's parts by their published formulas; the stacks are torch's Transformer."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Literal

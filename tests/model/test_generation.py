@@ -1,5 +1,7 @@
 """The cache changes nothing, a beam finds the most probable list, no item comes twice."""
 
+from __future__ import annotations
+
 import math
 
 import pytest

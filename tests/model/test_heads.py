@@ -1,5 +1,7 @@
 """Target attention at all positions against the plain definition, candidate by candidate."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

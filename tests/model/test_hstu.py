@@ -1,5 +1,7 @@
 """HSTU blocks against the published formula in loops."""
 
+from __future__ import annotations
+
 import math
 
 import pytest

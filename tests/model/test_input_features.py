@@ -1,5 +1,7 @@
 """Features of interactions and users, from the log to the model."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

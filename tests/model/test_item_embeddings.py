@@ -1,5 +1,7 @@
 """Item embeddings: of tokens only, and with features by hand."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import nn

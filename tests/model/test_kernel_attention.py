@@ -1,5 +1,7 @@
 """Kernel attention against its plain definition, and what it may do as a dot product."""
 
+from __future__ import annotations
+
 import math
 
 import pytest

@@ -1,5 +1,7 @@
 """BERT4Rec: which items are masked, what the states depend on, and that it learns."""
 
+from __future__ import annotations
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

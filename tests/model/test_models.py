@@ -1,5 +1,7 @@
 """What every kind of model keeps: no padding, no other row and no future reaches a score."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from functools import cache

@@ -1,5 +1,7 @@
 """The sequence-to-sequence model: what was seen before a target, and how it starts."""
 
+from __future__ import annotations
+
 import math
 
 import pytest

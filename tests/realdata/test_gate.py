@@ -4,6 +4,8 @@ From github.com/spotify-research/sequential-capacity-probes (RecSys 2026), rerun
 with equal scores ordered by item id. If one fails, nothing measured here counts.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A real log prepared in Spark is, to the byte, the dataset that is prepared in memory."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

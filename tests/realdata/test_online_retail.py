@@ -1,5 +1,7 @@
 """Online Retail II from its raw lines: what the shipped config leaves out, and its split."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """No wasted tokens: how much of what a training reads is padding, as the configs ship."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

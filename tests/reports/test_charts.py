@@ -1,5 +1,7 @@
 """Charts: every name can stand in them, their marks are the numbers, pages may hold them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Comparing runs of a real MLflow store: metrics by hand, and runs that cannot be compared."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The report of a comparison: a page for the browser, pictures, CSV and LaTeX."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The report of an automatic run: one page from plain data."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 from datetime import UTC, datetime

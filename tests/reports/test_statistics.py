@@ -1,5 +1,7 @@
 """The paired test: uniform under the null, sensitive to differences, strict about its inputs."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from itertools import product
 

@@ -1,5 +1,7 @@
 """Answers over HTTP: those of Python, whoever else asks; and what is refused, in one line."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Iterator

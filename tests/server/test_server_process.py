@@ -1,5 +1,7 @@
 """The server as processes: reloads, signals, logs, its description of itself, its image."""
 
+from __future__ import annotations
+
 import http.client
 import json
 import os

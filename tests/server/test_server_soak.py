@@ -1,5 +1,7 @@
 """The server under mixed requests at a set rate, for an hour: no failure, and flat memory."""
 
+from __future__ import annotations
+
 import http.client
 import json
 import os

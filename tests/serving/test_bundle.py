@@ -1,5 +1,7 @@
 """Bundles: opening one gives what was written, and broken folders are refused."""
 
+from __future__ import annotations
+
 import json
 import math
 import shutil

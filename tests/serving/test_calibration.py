@@ -1,5 +1,7 @@
 """Calibrated probabilities: the temperature, and where probabilities appear."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Explanations: parts that add up to the score."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import polars as pl

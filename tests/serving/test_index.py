@@ -1,5 +1,7 @@
 """The approximate index: with all lists it is exact search, with few it is fast and misses few."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Recommending and scoring: raw ids in, raw ids out."""
 
+from __future__ import annotations
+
 import logging
 import multiprocessing
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The commands that answer with a trained bundle, and the dataset that one is evaluated on."""
 
+from __future__ import annotations
+
 import logging
 from dataclasses import replace
 from pathlib import Path

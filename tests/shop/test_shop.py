@@ -1,5 +1,7 @@
 """The simulated shop has its documented properties."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from datetime import datetime
 

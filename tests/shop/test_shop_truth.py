@@ -1,5 +1,7 @@
 """The ground-truth tests of the shop distinguish knowledge of the rules from guessing."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

@@ -1,5 +1,7 @@
 """Bundles as MLflow models: logged with each run, registered by name, served without pickle."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

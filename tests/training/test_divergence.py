@@ -1,5 +1,7 @@
 """A training that diverges ends in one line, and leaves no checkpoint that diverges again."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """Cross-entropy over the catalogue: by hand, and in chunks against torch, with gradients."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from hypothesis import given, settings

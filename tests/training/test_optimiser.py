@@ -1,5 +1,7 @@
 """The row-wise optimiser, against those of torch, and the schedules of the learning rate."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The precision of a training: measured, and kept by the run."""
 
+from __future__ import annotations
+
 import logging
 from itertools import chain, repeat
 from pathlib import Path

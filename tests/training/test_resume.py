@@ -1,5 +1,7 @@
 """Interrupted runs resume with the same result as uninterrupted ones."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Losses of sampled negatives: by hand, against plain formulas and the full catalogue."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,5 +1,7 @@
 """Two processes that torchrun starts train what one process trains."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

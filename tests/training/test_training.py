@@ -1,5 +1,7 @@
 """Training: it learns rules but no noise, is reproducible, and stops correctly."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

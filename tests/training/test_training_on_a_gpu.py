@@ -1,5 +1,7 @@
 """Training on a GPU reaches what training on the CPU reaches, on histories with a rule to learn."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

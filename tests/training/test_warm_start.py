@@ -1,5 +1,7 @@
 """Warm starts: a training that begins with the weights of a trained model, on a grown log."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
 from typing import Any

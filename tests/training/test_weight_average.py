@@ -1,5 +1,7 @@
 """The running average of the weights: its values, and what is validated with them."""
 
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import Tensor

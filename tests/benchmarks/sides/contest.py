@@ -10,6 +10,8 @@ The environment chooses:
 - ``BENCH_USERS``, ``BENCH_ITEMS``, ``BENCH_MEMORY_GIB``: size and limit, for some tests.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

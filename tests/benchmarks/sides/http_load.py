@@ -1,5 +1,7 @@
 """Clients that ask a server without a pause, and measure each answer; in a process of their own."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import subprocess

@@ -1,5 +1,7 @@
 """What a piece of work takes."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable

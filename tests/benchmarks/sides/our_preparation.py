@@ -7,6 +7,8 @@ and writes it in the order of users and times. MEMORY (4GiB) is the limit of the
 ``train`` is an epoch of SASRec with sampled softmax, from opening the dataset on.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys

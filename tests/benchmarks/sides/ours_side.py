@@ -1,5 +1,7 @@
 """Our side: the training loop and the evaluation that `recsys run` calls."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -5,6 +5,8 @@
 prints one line of JSON.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 from importlib import import_module

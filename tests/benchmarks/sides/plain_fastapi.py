@@ -1,5 +1,7 @@
 """What one writes in ten minutes: a FastAPI around a `Recommender`, without batches."""
 
+from __future__ import annotations
+
 import json
 import socket
 import sys

@@ -1,5 +1,7 @@
 """What the sides are asked: MovieLens-1M, Beauty, their shapes, a large catalogue."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The side of RecBole 1.2: `SASRec`, its data and its trainer. It has one row for every target."""
 
+from __future__ import annotations
+
 import sys
 import time
 from pathlib import Path

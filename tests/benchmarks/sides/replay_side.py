@@ -1,5 +1,7 @@
 """The side of RePlay 0.22: `replay.nn` SasRec, its data module, its Lightning module."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable
