@@ -194,7 +194,8 @@ def latest_histories(dataset: PreparedDataset, before: Part, share: float) -> Hi
     starts, column = dataset.offsets[:-1], 0 if before == "valid" else 1
     ends = starts + dataset.cuts[:, column]
     known = np.arange(len(dataset.items)) < np.repeat(ends, np.diff(dataset.offsets))
-    since = np.quantile(dataset.timestamps[known], 1 - share, method="higher")
+    times = dataset.timestamps[known]
+    since = np.quantile(times, 1 - share, method="higher") if len(times) else 0
     old = np.concatenate([[0], np.cumsum(dataset.timestamps < since)])
     return dataset.histories_between(starts + old[ends] - old[starts], ends)
 

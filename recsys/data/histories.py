@@ -94,8 +94,17 @@ class Histories:
         return len(self.offsets) - 1
 
     def __getitem__(self, users: slice) -> Histories:
-        """Return the histories of a slice of the users."""
-        return self.take(np.arange(*users.indices(len(self))))
+        """Return the histories of consecutive users, without copying."""
+        start, stop, _ = users.indices(len(self))
+        offsets = self.offsets[start : max(start, stop) + 1]
+        span = slice(offsets[0], offsets[-1])
+        return Histories(
+            self.items[span],
+            offsets - offsets[0],
+            None if self.times is None else self.times[span],
+            None if self.request_times is None else self.request_times[users],
+            tuple(features[span] for features in self.features),
+        )
 
     @property
     def lengths(self) -> Int64s:

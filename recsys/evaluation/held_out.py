@@ -187,9 +187,8 @@ def evaluate_lists(
 ) -> dict[str, NextListTable]:
     """Make a list for every user with targets in a part of the split, and tabulate both by name.
 
-    Generators make lists purchase by purchase; the lists of scorers are their best items. If
-    request times are known, both read that of the first purchase of the part. There are no tables
-    where the split holds out one target per user.
+    Generators make lists purchase by purchase; the lists of scorers are their best items. There are
+    no tables where the split holds out one target per user.
 
     Raises:
         InputError: a generator cannot generate lists of that length.

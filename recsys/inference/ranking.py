@@ -129,8 +129,9 @@ def top_k(scorer: Scorer, histories: Histories, k: int, seen: Seen) -> TopItems:
         return scorer.top_k(histories, k, seen)
     items, values = no_items(len(histories), k)
     for users in user_batches(len(histories), scorer.num_items):
-        scores = _scores(scorer, histories[users])
-        excluded = excluded_items(histories[users], seen, scores.device)
+        some = histories[users]
+        scores = _scores(scorer, some)
+        excluded = excluded_items(some, seen, scores.device)
         original = scores[excluded]  # the scores are the scorer's: a copy of all takes longer
         scores[excluded] = -math.inf
         items[users], values[users] = _best(scorer, scores, k)

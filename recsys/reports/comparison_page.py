@@ -162,6 +162,6 @@ def comparison_latex(comparison: Comparison) -> str:
     )
     about = f"{comparison.dataset}, {comparison.targets:,} targets: {comparison.protocol}"
     needs = r"% needs \usepackage{booktabs}; * better, † worse than the first run (p < .05, Holm)"
-    return f"% {printable(about)}\n{needs}\n" + style.to_latex(
-        hrules=True, column_format=f"l{'r' * len(metrics)}"
-    )
+    text = style.to_latex(hrules=True, column_format=f"l{'r' * len(metrics)}")
+    text = text.replace("\n[", "\n{}[").replace("\n*", "\n{}*")  # no options of the line before
+    return f"% {printable(about)}\n{needs}\n{text}"

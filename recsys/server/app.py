@@ -53,11 +53,11 @@ def make_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(work) for work in (service.answer_all(), service.watch())]
+        service.answering = asyncio.create_task(service.answer_all())
+        tasks = service.answering, asyncio.create_task(service.watch())
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
         yield
-        service.stopping = True
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

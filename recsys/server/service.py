@@ -207,12 +207,24 @@ class _Job(NamedTuple):
     future: asyncio.Future[Any]
 
 
+def _answers(model: ServedModel, queries: Sequence[Query]) -> list[Any]:
+    """Answer queries, or each by itself if they fail together; an error is an answer."""
+    try:
+        return [*model.answer(queries)]
+    except Exception as error:  # noqa: BLE001 - whoever asked gets it
+        alone = [] if len(queries) == 1 else [_answers(model, [query])[0] for query in queries]
+        return alone or [error]
+
+
 class Service:
     """Answers in a thread, in batches, by a model that may be replaced between two of them.
 
     A batch waits for as many requests as the one before it had, but at most ``gather_ms``: a
     request that comes alone never waits, and those that come within moments share a pass.
     """
+
+    answering: asyncio.Task[None]
+    """That of `answer_all`, which the application starts and ends."""
 
     def __init__(self, model: ServedModel, threads: int | None = None) -> None:
         self.settings, self.metrics = model.settings, Metrics()
@@ -222,7 +234,6 @@ class Service:
         self._demand, self._failure = asyncio.Event(), ""
         self.reload = self._demand.set
         """Has the model loaded again now, whether or not it was replaced."""
-        self.stopping = False
         self._serve(model)
 
     def _serve(self, model: ServedModel) -> None:
@@ -232,7 +243,7 @@ class Service:
 
     def check_running(self) -> None:
         """Raise an `HTTPException` (503) unless requests are answered."""
-        if self.stopping:
+        if self.answering.done():
             raise HTTPException(503, "the server is shutting down")
 
     async def ask(self, question: str, asked: Any) -> dict[str, Any]:
@@ -273,16 +284,9 @@ class Service:
                 await self._answer(jobs)
 
     async def _answer(self, jobs: Sequence[_Job]) -> None:
-        first, queries, began = jobs[0], [job.query for job in jobs], time.monotonic()
-        loop, results = asyncio.get_running_loop(), list[Any]()
-        try:
-            results = await loop.run_in_executor(self._thread, first.model.answer, queries)
-        except Exception as error:  # noqa: BLE001 - whoever asked gets it
-            if len(jobs) > 1:
-                for job in jobs:
-                    await self._answer([job])
-                return
-            results = [error]
+        first, began = jobs[0], time.monotonic()
+        work = partial(_answers, first.model, [job.query for job in jobs])
+        results = await asyncio.get_running_loop().run_in_executor(self._thread, work)
         for job, result in zip(jobs, results, strict=True):
             if job.future.done():  # whoever asked has gone
                 continue

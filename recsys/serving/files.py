@@ -1,4 +1,4 @@
-"""Answers written to files, some users at a time: they never are in memory as a whole."""
+"""Answers written to files; those of a dataset some users at a time."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack

@@ -24,7 +24,7 @@ from recsys.folders.atomic import new_file
 from recsys.folders.digests import BLANK, check_seal, seal
 from recsys.training.epochs import Curve
 
-_HEADER, _SEAL, _TENSOR = "recsys.state", "recsys.seal", "recsys.tensor"
+_HEADER, _SEAL, _TENSOR = "recsys.training", "recsys.seal", "recsys.tensor"
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ class EpochRecorder(pl.Callback):
 
     When patience is exhausted, a schedule that ends with a decay starts that decay early; training
     stops once the decay gains nothing either. ``validate`` ranks the validation targets under the
-    weights of the module; if None, the last of ``epochs`` counts as the best. The state is saved
-    from time to time, after each epoch, and at a SIGTERM.
+    weights of the module; if None, the last of ``epochs`` counts as the best. If it ``saves``, the
+    state is saved from time to time, after each epoch, and at a SIGTERM.
     """
 
     def __init__(
@@ -116,8 +116,10 @@ class EpochRecorder(pl.Callback):
         batches: TrainingBatches,
         report: Report,
         curve: Curve,
+        *,
+        saves: bool,
     ) -> None:
-        self.curve = curve
+        self.curve, self._saves = curve, saves
         self.average = EpochAverage() if config.average_weights else None
         self._module, self._validate, self._config = module, validate, config
         self._epochs, self._tokens, self._report = epochs, batches.num_tokens, report
@@ -237,6 +239,8 @@ class EpochRecorder(pl.Callback):
             self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:
+        if not self._saves:
+            return
         self.check_finite()
         trainer.save_checkpoint("state")
         self._saved = time.monotonic()

@@ -143,7 +143,8 @@ def train(
                 return evaluate(scorer, validation, "valid", seen)
 
         batches.epoch, batches.shard = len(curve.epochs), (process(), processes())
-        recorder = EpochRecorder(module, validate, config, epochs, batches, report, curve)
+        words = module, validate, config, epochs, batches, report, curve
+        recorder = EpochRecorder(*words, saves=save is not None)
         if warm is not None and start is None and validate is not None:
             module.to(training_device())
             recorder.validate_start(may_win=warm.may_win or epochs == 0)

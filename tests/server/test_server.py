@@ -25,7 +25,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.conftest import PURCHASES, tiny_experiment
 from tests.helpers.running_server import Running, running
-from tests.helpers.server_process import metrics
+from tests.helpers.server_process import metrics, wait_for
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
 HISTORIES = st.lists(st.sampled_from([*ITEMS, "unknown"]), max_size=6)
@@ -322,7 +322,9 @@ def test_a_key_is_asked_for(tiny_bundle: ModelBundle) -> None:
             assert server.ask("/v1/recommend", HAT, headers=headers)[0] == expected
         for path, expected in (("/metrics", 401), ("/healthz", 200), ("/readyz", 200)):
             assert server.ask(path, method="GET")[0] == expected
-        server.service.stopping = True
+        answering = server.service.answering
+        answering.get_loop().call_soon_threadsafe(answering.cancel)
+        wait_for(answering.done)
         for path, expected in (("/healthz", 200), ("/readyz", 503)):
             assert server.ask(path, method="GET")[0] == expected
         assert "s3cret" not in repr(server.service.settings)

@@ -164,7 +164,7 @@ def test_killed_during_an_early_decay(dataset: PreparedDataset, store: str, tmp_
     experiment = make_experiment(store, cut, "next_item", *settings)
     killed(lambda: fit(experiment, dataset, cut), steps - 2)
     with safe_open(f"{cut}.checkpoint", framework="numpy") as file:
-        header = json.loads(file.metadata()["recsys.state"])
+        header = json.loads(file.metadata()["recsys.training"])
     assert header["curve"]["early_decay"][0] <= len(header["curve"]["epochs"]) < 20
     assert_same(fit(experiment, dataset, cut), expected)
 
