@@ -12,7 +12,7 @@ import numpy as np
 from recsys.config.data import LeaveLastBasketOut, LeaveLastOut
 from recsys.config.experiment import Experiment, StartConfig
 from recsys.config.files import flatten
-from recsys.config.model import AveragedConfig, AveragedMember
+from recsys.config.model import AveragedConfig
 from recsys.data.histories import PAD
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
@@ -132,11 +132,22 @@ def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
 
 
 def members_of(experiment: Experiment) -> list[Experiment]:
-    """Return the experiments of the members of a mean; none if the model is a single one."""
-    model = experiment.model
-    if not isinstance(model, AveragedConfig):
-        return []
-    return [member_experiment(experiment, member, i) for i, member in enumerate(model.members)]
+    """Return the experiments that train the members of a mean; none if the model is a single one.
+
+    The seed of a member is that of the mean plus its place, so that members of one kind differ.
+    """
+    members: list[Experiment] = []
+    if isinstance(experiment.model, AveragedConfig):
+        for index, member in enumerate(experiment.model.members):
+            own = member.model_dump(exclude={"model"}, exclude_none=True)
+            update = {
+                "name": f"{experiment.name}: {member.model.family}, model {index + 1}",
+                "seed": experiment.seed + index,
+                "model": member.model,
+                "training": experiment.training.model_copy(update=own),
+            }
+            members.append(experiment.model_copy(update=update))
+    return members
 
 
 def checkpoint_files(
@@ -190,22 +201,6 @@ def train_all(
     mean = mean_of(start.experiment, valid, trained)
     report(len(mean.curve.epochs), mean.curve.epochs[-1])
     return mean
-
-
-def member_experiment(experiment: Experiment, member: AveragedMember, index: int) -> Experiment:
-    """Return the experiment that trains a member of a mean.
-
-    Its seed is that of the mean plus its place, so that members of one kind differ.
-    """
-    changes = member.model_dump(exclude={"model"}, exclude_none=True)
-    return experiment.model_copy(
-        update={
-            "name": f"{experiment.name}: {member.model.family}, model {index + 1}",
-            "seed": experiment.seed + index,
-            "model": member.model,
-            "training": experiment.training.model_copy(update=changes),
-        }
-    )
 
 
 def mean_of(experiment: Experiment, valid: Holdout, members: Sequence[Fitted]) -> Fitted:

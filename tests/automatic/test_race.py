@@ -21,7 +21,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import baselines_of
-from recsys.experiments.trainings import member_experiment
+from recsys.experiments.trainings import members_of
 from recsys.inference.catalogue import Catalogue
 from recsys.reports.run_page import RacePoint
 from recsys.training import device
@@ -418,8 +418,8 @@ def test_the_settings_of_a_mean_have_the_trainings_of_all(
         chosen.append(racer.chosen_experiment(racer.validated()))
     mean = race.averaged_experiment(chosen)
     assert isinstance(mean.model, AveragedConfig)
-    for index, (member, alone) in enumerate(zip(mean.model.members, chosen, strict=True)):
-        trained = member_experiment(mean, member, index).training
+    for member, alone in zip(members_of(mean), chosen, strict=True):
+        trained = member.training
         assert member.model == alone.model
         assert trained.max_epochs <= mean.training.patience
         for name in ("exclude_seen", "max_epochs", "decay_fraction", "validate_every"):

@@ -32,7 +32,7 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
-from recsys.experiments.trainings import member_experiment
+from recsys.experiments.trainings import members_of
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.build import build_model
@@ -256,11 +256,7 @@ def test_a_yaml_trains_the_members_and_resumes_between_them(
 
 def test_members_of_one_kind_have_seeds_of_their_own(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
-    assert isinstance(experiment.model, AveragedConfig)
-    first, second = (
-        member_experiment(experiment, member, place)
-        for place, member in enumerate(experiment.model.members)
-    )
+    first, second = members_of(experiment)
     assert first.seed != second.seed
     assert (first.training.max_epochs, second.training.max_epochs) == (3, 2)
     assert first.training.batch_tokens == second.training.batch_tokens == 150
