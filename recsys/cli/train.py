@@ -239,9 +239,8 @@ def evaluate_held_out(
         named = [f"name={name or predictions.name.partition('.')[0]}", *(overrides or [])]
         experiment, dataset = prepared_for(read_experiment(None, named, uri), data)
         with stage("ranking the test targets"):
-            ranked = evaluate_predictions(predictions, experiment, dataset)
-        row = {"run": ranked.run_id, "targets": ranked.targets, "without_score": ranked.unscored}
-        show_rows([row | {metric: figure.mean for metric, figure in ranked.metrics.items()}])
+            row = evaluate_predictions(predictions, experiment, dataset)
+        show_rows([row])
         return
     if bundle is None or name is not None or overrides or uri is not None:
         raise InputError("evaluate: needs a trained model, or --predictions FILE and its options")

@@ -3,7 +3,7 @@
 import logging
 import os
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,20 +20,10 @@ from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
-from recsys.evaluation.metrics import Interval
 from recsys.experiments.results import Results
 from recsys.tracking.tracker import track
 
 logger = logging.getLogger(__name__)
-
-
-class Predicted(NamedTuple):
-    """The figures of another system; targets without a score rank below all that have one."""
-
-    run_id: str
-    metrics: dict[str, Interval]
-    targets: int
-    unscored: int
 
 
 def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
@@ -70,10 +60,11 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
 
 def evaluate_predictions(
     source: TableSource, experiment: Experiment, dataset: PreparedDataset
-) -> Predicted:
+) -> dict[str, Any]:
     """Rank the test targets by the scores of another system, and log a run to compare with others.
 
-    The experiment has the name of the run, the protocol and the store.
+    The experiment has the name of the run, the protocol and the store. Returned are the id of the
+    run, the numbers of targets and of those without a score, which rank last, and all metrics.
 
     Raises:
         InputError: see `read_scores`; or there is nothing to evaluate on, or the store cannot be
@@ -99,4 +90,5 @@ def evaluate_predictions(
         found = evaluate_held_out(score, dataset, holdout, "test", evaluation, candidates)
         results, unscored = Results(evaluation.cutoffs, *found), int(np.count_nonzero(~scored))
         results.log_alone(tracker, {"targets_unscored": float(unscored)})
-    return Predicted(tracker.run_id, results.of_part("test"), len(scored), unscored)
+    row = {"run": tracker.run_id, "targets": len(scored), "without_score": unscored}
+    return row | {metric: figure.mean for metric, figure in results.of_part("test").items()}
