@@ -70,9 +70,9 @@ def fit(
     """
     plan = Plan(name or name_of(log), preset, seed, tracking or TrackingConfig(), fresh)
     with shown_log():
-        fitted = fit_log(log, plan, time_limit, items=items, users=users, **words)
-        logger.info("%s", fitted.answer.sentence)
-    recommender = Recommender.load(fitted.answer.run.bundle, fitted.context.dataset)
+        answer = fit_log(log, plan, time_limit, items=items, users=users, **words)
+        logger.info("%s", answer.sentence)
+    recommender = Recommender.load(answer.run.bundle, answer.context.dataset)
     return replace(recommender, like=empty_like(log))
 
 

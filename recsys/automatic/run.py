@@ -65,26 +65,16 @@ _LIBRARIES = ("recsys-target-attention", "torch", "pytorch-lightning", "polars",
 
 
 class Answer(NamedTuple):
-    """The model or the baseline that was chosen, after its test."""
+    """The model or the baseline that was chosen for a log, after its test."""
 
+    context: Context
     run: Run
     sentence: str
     """What was chosen, and why."""
     experiment: Experiment
     """The settings that repeat it."""
-    beaten: str | None = None
-    """The id of the run of the model, if a baseline is better."""
-
-
-class FittedLog(NamedTuple):
-    """A log with the recommender that was made for it."""
-
-    context: Context
-    answer: Answer
     other_runs: list[str]
     """The MLflow runs beside the answer: of the model that it beat, and of baselines."""
-    page: Path
-    seconds: float
 
 
 def fit_log(
@@ -97,7 +87,7 @@ def fit_log(
     config: DataConfig | None = None,
     started: float | None = None,
     **words: Unpack[LogWords],
-) -> FittedLog:
+) -> Answer:
     """Make the best recommender for a log that the time allows; see `recsys.fit`.
 
     Ctrl-C ends the training: the best so far is tested and kept. ``config`` has further settings of
@@ -124,7 +114,7 @@ def fit_log(
 
 def _run(
     dataset: PreparedDataset, plan: Plan, clock: Clock, choices: list[Choice], line: Stage
-) -> FittedLog:
+) -> Answer:
     """Choose settings for a prepared log, train, test once, and write the page."""
     facts = LogFacts.of(dataset)
     settings = choose_settings(facts)
@@ -159,12 +149,11 @@ def _run(
         answer = answer_with_model(context, finished, protocol)
     with new_file(plan.out / artifacts.SETTINGS) as file:
         file.write_text(dump_experiment(answer.experiment), encoding="utf-8")
-    runs = [answer.beaten] if answer.beaten else []
-    runs += evaluate_baselines(context, answer, protocol)
+    evaluate_baselines(answer, protocol)
     context.say("writing the page")
-    page = write_page(context, answer, runs, choices)
+    write_page(answer, choices)
     state.remove()  # not before: a run that is killed here resumes
-    return FittedLog(context, answer, runs, page, clock.spent)
+    return answer
 
 
 def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, str]:
@@ -272,7 +261,8 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
         context.is_beaten = True
         answer = answer_with_baseline(context, best, protocol, figures)
         beaten = _test(context, final, finished, context.plan.beaten, answer.run.run_id)
-        return answer._replace(beaten=beaten.run_id)
+        answer.other_runs.append(beaten.run_id)
+        return answer
     named, counts = finished.name, final.count_ensemble
     if best is not None:
         figures += f", and {best.ndcg_at_10:.4f} of the best baseline, {words_for(best.name)}"
@@ -282,7 +272,7 @@ def answer_with_model(context: Context, finished: Finished, protocol: Experiment
             named = f"{'recent popularity' if only_recent else way} with {named}"
     run = _test(context, final, finished, context.plan.out, answer=named)
     sentence = f"The answer is {named}: validation NDCG@10 {figures}."
-    return Answer(run, sentence, finished.experiment)
+    return Answer(context, run, sentence, finished.experiment, [])
 
 
 def _test(
@@ -315,27 +305,28 @@ def answer_with_baseline(
     test = context.held_out.test
     run = fit_baseline(chosen, *words, tuned=best.tuned, test=test, answer=name)
     quality = f"validation NDCG@10 {best.ndcg_at_10:.4f}"
-    return Answer(run, f"The answer is {name}, a baseline: {quality}, and {reason}.", chosen)
+    sentence = f"The answer is {name}, a baseline: {quality}, and {reason}."
+    return Answer(context, run, sentence, chosen, [])
 
 
-def evaluate_baselines(context: Context, answer: Answer, protocol: Experiment) -> list[str]:
+def evaluate_baselines(answer: Answer, protocol: Experiment) -> None:
     """Test the baselines beside the answer, the best first and the others while time is left.
 
-    Ctrl-C leaves out the rest. The ids of their MLflow runs are returned.
+    Ctrl-C leaves out the rest.
     """
-    clock, test, runs = context.clock, context.held_out.test, list[str]()
+    context, clock, test = answer.context, answer.context.clock, answer.context.held_out.test
     others = [b for b in context.state.baselines if b.name != answer.experiment.baseline]
     try:
-        for baseline in others:
-            if runs and clock.left < clock.seconds_of_page:
+        for number, baseline in enumerate(others, 1):
+            if number > 1 and clock.left < clock.seconds_of_page:
                 break
-            context.say(f"testing baseline {len(runs) + 1} of {len(others)}: {baseline.name}")
+            context.say(f"testing baseline {number} of {len(others)}: {baseline.name}")
             words = beside(protocol, baseline.name), context.dataset, None
             tuned, parent = baseline.tuned, answer.run.run_id
-            runs.append(fit_baseline(*words, tuned=tuned, test=test, parent=parent).run_id)
+            tested = fit_baseline(*words, tuned=tuned, test=test, parent=parent)
+            answer.other_runs.append(tested.run_id)
     except KeyboardInterrupt:
-        logger.warning("Ctrl-C: %d of %d baselines are tested", len(runs), len(others))
-    return runs
+        logger.warning("Ctrl-C: the other baselines are not tested")
 
 
 def words_for(baseline: str) -> str:
@@ -346,18 +337,17 @@ def words_for(baseline: str) -> str:
 # --- The page ------------------------------------------------------------------------------------
 
 
-def write_page(
-    context: Context, answer: Answer, other_runs: Sequence[str], choices: Sequence[Choice]
-) -> Path:
+def write_page(answer: Answer, choices: Sequence[Choice]) -> None:
     """Write the page of a run; it shows the answer beside other runs, and how to make it again."""
-    run, dataset, out = answer.run, context.dataset, context.plan.out
+    run, context = answer.run, answer.context
+    dataset, out = context.dataset, context.plan.out
     recommender = Recommender.load(run.bundle, dataset)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     report = RunReport(
         name=out.name,
         dataset=dataset,
         findings=audit(dataset, recommender.bundle.experiment.evaluation.seen),
-        comparison=compare([run.run_id, *other_runs], run.tracking),
+        comparison=compare([run.run_id, *answer.other_runs], run.tracking),
         command=without_password(context.plan.command),
         date=datetime.now(UTC),
         seconds=context.clock.spent,
@@ -371,7 +361,7 @@ def write_page(
             **{name: version(name) for name in _LIBRARIES},
         },
     )
-    return write_run_report(out / artifacts.REPORT, report)
+    write_run_report(out / artifacts.REPORT, report)
 
 
 def _racers_of(context: Context) -> Iterator[run_page.Racer]:

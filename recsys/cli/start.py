@@ -94,16 +94,16 @@ def run(
 
     facts = name or name_of(source), preset or "balanced", seed or 0, store_of(uri), fresh
     plan = Plan(*facts, shlex.join(["recsys", *sys.argv[1:]]))
-    fitted = fit_log(source, plan, time_limit, items=items, config=data, started=started)
-    answer = fitted.answer.run
-    _show_runs([answer.run_id, *fitted.other_runs], answer.tracking)
+    answer = fit_log(source, plan, time_limit, items=items, config=data, started=started)
+    seconds, made = round(answer.context.clock.spent), answer.run
+    _show_runs([made.run_id, *answer.other_runs], made.tracking)
     if AS_JSON.get():
         return
-    say(fitted.answer.sentence)
-    files = {"bundle": answer.bundle, "settings": answer.bundle.with_name("experiment.yaml")}
-    files["page"] = fitted.page
-    show_rows([files | {"seconds": round(fitted.seconds)}])
-    words = [str(answer.bundle), "--data", str(fitted.context.dataset.path)]
+    say(answer.sentence)
+    files = {"settings": "experiment.yaml", "page": "report.html"}
+    paths = {kind: made.bundle.with_name(name) for kind, name in files.items()}
+    show_rows([{"bundle": made.bundle, **paths, "seconds": seconds}])
+    words = [str(made.bundle), "--data", str(answer.context.dataset.path)]
     best = shlex.join(["recsys", "recommend", *words, "--out", "best.parquet"])
     say(f"The best items of all users:\n{best}")
 

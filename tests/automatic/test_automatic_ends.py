@@ -82,8 +82,8 @@ def test_a_model_wins_where_a_kept_event_tells_the_next_item(plan: Plan) -> None
     log = chains(500, 10).with_columns(item_id=items.ravel(), event=events.ravel())
     fitted = fit_log(log, plan, "30s", keep=["event"])
     # Without the event, the best order of the four next items has .64 (1, .63, .5 and .43).
-    assert fitted.answer.run.test["ndcg_at_10"].mean > 0.8
-    assert fitted.answer.experiment.baseline is None
+    assert fitted.run.test["ndcg_at_10"].mean > 0.8
+    assert fitted.experiment.baseline is None
     assert any(racer.won for racer in fitted.context.racers)
     settings = load_experiment(plan.out / "experiment.yaml")
     assert settings.evaluation.seen == "allow"
@@ -108,9 +108,8 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     with sole_use(plan.beaten, "trains it"), pytest.raises(BusyError, match="which trains it"):
         fit_log(log, plan, "100s")
     fitted = fit_log(log, plan, "100s")
-    named = fitted.answer
-    assert named.experiment.baseline == fitted.context.state.baselines[0].name
-    assert ", a baseline: " in named.sentence
+    assert fitted.experiment.baseline == fitted.context.state.baselines[0].name
+    assert ", a baseline: " in fitted.sentence
     assert not any(racer.won for racer in fitted.context.racers)
     found = MlflowClient(plan.tracking.uri).search_runs(["1"])
     assert {run.info.run_name for run in found} >= {"mine", "mine-model"}
@@ -118,9 +117,9 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
     model = Recommender.load(plan.out / "bundle", fitted.context.dataset)
     assert model.recommend(users=[log["user_id"][0]], k=3)["source"].unique().to_list() == ["model"]
     settings = load_experiment(plan.out / "experiment.yaml")
-    assert settings.baseline == named.experiment.baseline
+    assert settings.baseline == fitted.experiment.baseline
     again = fit(settings, fitted.context.dataset, Path("again"))
-    assert again.test["ndcg_at_10"] == named.run.test["ndcg_at_10"]
+    assert again.test["ndcg_at_10"] == fitted.run.test["ndcg_at_10"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -130,10 +129,12 @@ def test_if_no_model_can_be_trained_the_best_baseline_is_the_answer(
     monkeypatch.setattr("recsys.automatic.racer.train", raises(FAULT))
     fitted = fit_log(log, plan, "100s")
     baselines = fitted.context.state.baselines
-    assert fitted.answer.experiment.baseline == baselines[0].name
+    assert fitted.experiment.baseline == baselines[0].name
     assert len(fitted.other_runs) == len(baselines) - 1
-    assert "and no model could be trained." in fitted.answer.sentence
-    assert f"not trained: IndexError: {FAULT}" in fitted.page.read_text(encoding="utf-8")
+    assert "and no model could be trained." in fitted.sentence
+    assert f"not trained: IndexError: {FAULT}" in (plan.out / "report.html").read_text(
+        encoding="utf-8"
+    )
     assert not plan.out.with_name(".mine.race").exists()
 
 
@@ -191,11 +192,11 @@ def test_ctrl_c_before_any_model_is_validated_keeps_the_best_baseline(
     fitted = fit_log(log, plan, "100s")
     first, second, *others = fitted.context.state.baselines
     assert first.ndcg_at_10 >= second.ndcg_at_10
-    assert "and Ctrl-C came before a model was validated." in fitted.answer.sentence
+    assert "and Ctrl-C came before a model was validated." in fitted.sentence
     assert ModelBundle.open(plan.out).experiment.baseline == first.name == names[0]
     assert len(fitted.other_runs) == 1  # a later one leaves out the other baselines
     assert bool(others) == (step == "rung 1")
-    page = fitted.page.read_text(encoding="utf-8").replace("_", " ")
+    page = (plan.out / "report.html").read_text(encoding="utf-8").replace("_", " ")
     assert all(name.replace("_", " ") in page for name in names[:2])
 
 
@@ -232,7 +233,7 @@ def test_a_run_that_ends_in_its_test_tests_the_same_model_when_it_is_started_aga
     first, tested = models[0].state_dict(), bundle.model.state_dict()
     assert first.keys() == tested.keys()
     assert all(torch.equal(first[name], tested[name]) for name in first)
-    page = again.page.read_text(encoding="utf-8")
+    page = (plan.out / "report.html").read_text(encoding="utf-8")
     assert "of the mean of" in page
     assert "averaged with" in again.context.racers[0].outcome
 

@@ -55,15 +55,14 @@ def run_log(
     monkeypatch.chdir(folder)
     seed = int(os.environ.get("RECSYS_SEED", "0"))
     plan = Plan(name, "balanced", seed, TrackingConfig(), fresh=True)
-    fitted = fit_log(source, plan, 60 * MINUTES, config=config)
-    answer = fitted.answer
-    test = answer.run.test["ndcg_at_10"]
+    answer = fit_log(source, plan, 60 * MINUTES, config=config)
+    test, seconds = answer.run.test["ndcg_at_10"], answer.context.clock.spent
     raced = ", ".join(
         f"{entry.name} {entry.quality:.4f} ({entry.points[-1].epochs} epochs)"
-        for entry in fitted.context.racers
+        for entry in answer.context.racers
         if entry.points
     )
     print(
         f"\n{log}, {name}: test NDCG@10 {test.mean:.4f} [{test.low:.4f}, {test.high:.4f}] in "
-        f"{fitted.seconds:.0f} of {60 * MINUTES:.0f} s. {answer.sentence} Raced: {raced}."
+        f"{seconds:.0f} of {60 * MINUTES:.0f} s. {answer.sentence} Raced: {raced}."
     )
