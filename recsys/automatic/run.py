@@ -287,11 +287,13 @@ def _test(
     final = final._replace(experiment=experiment)
     settings, dataset = flatten(experiment), context.dataset
     with track(experiment, dataset, experiment.family, settings, parent=parent) as tracker:
+        if answer is not None:
+            tracker.tag(artifacts.ANSWER, answer)
         for number, metrics in enumerate(final.fitted.curve.epochs, 1):
             if MONITOR in metrics:
                 tracker.log_metrics(metrics, number)
         words = final, dataset, context.held_out, None, finished.seconds, out, tracker
-        return evaluate_and_write(*words, answer)
+        return evaluate_and_write(*words)
 
 
 def answer_with_baseline(

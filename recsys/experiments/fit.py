@@ -41,7 +41,7 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import process, take_gpu, with_precision
-from recsys.training.loop import Fitted, with_enough_epochs
+from recsys.training.loop import Fitted
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +95,6 @@ def fit(
 
 def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: bool) -> Run:
     start = plan_start(experiment.with_data(dataset.config), dataset, out)
-    if start.warm is None:
-        start = start._replace(experiment=with_enough_epochs(start.experiment, dataset))
     experiment = start.experiment
     dataset = start.catalogue.encoders.read(dataset)
     held_out = HeldOutParts.find(dataset, experiment.evaluation.request_time)
@@ -143,8 +141,6 @@ class FinalScorer(NamedTuple):
     experiment: Experiment
     """With the precision that was settled on."""
     fitted: Fitted
-    model: Scorer
-    """The model alone."""
     count_ensemble: CountEnsemble | None
     valid: RankTable
     """With the count ensemble."""
@@ -165,8 +161,7 @@ def final_scorer(
     num_items, seen = fitted.model.num_items, experiment.evaluation.seen
     _, ranks = fitted.curve.validated()
     alone = rank_table(ranks.numpy(), held_out.valid, "valid", num_items, seen)
-    longest = experiment.model.max_sequence_length
-    validated: Scorer = ModelScorer(fitted.validated, longest)
+    validated: Scorer = ModelScorer(fitted.validated, experiment.model.max_sequence_length)
     counts, valid = None, alone
     if (config := experiment.count_ensemble) is not None:
         with stage(f"weighing counts of {experiment.name}"):
@@ -179,8 +174,7 @@ def final_scorer(
                 known = counts.counts.settings, counts.recent_share
                 counts = replace(counts, counts=counted(dataset, "test", *known))
     temperature = temperature_of(validated, held_out.valid, experiment.seed)
-    model = ModelScorer(fitted.model, longest)
-    return FinalScorer(experiment, fitted, model, counts, valid, alone, temperature)
+    return FinalScorer(experiment, fitted, counts, valid, alone, temperature)
 
 
 def evaluate_and_write(
@@ -191,33 +185,28 @@ def evaluate_and_write(
     seconds: float,
     out: Path,
     tracker: Tracker,
-    answer: str | None = None,
 ) -> Run:
     """Evaluate a trained model on the test targets; write and log the results.
 
-    ``seconds`` are those of training and validation; ``answer`` is what the MLflow tag of that name
-    calls the model, if anything.
+    ``seconds`` are those of training and validation.
     """
     experiment, fitted, evaluation = final.experiment, final.fitted, final.experiment.evaluation
-    counts = final.count_ensemble
-    scorer = final.model if counts is None else counts.added_to(final.model)
+    longest, counts = experiment.model.max_sequence_length, final.count_ensemble
+    model = ModelScorer(fitted.model, longest)
+    scorer = model if counts is None else counts.added_to(model)
     tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
-    if answer is not None:
-        tracker.tag(artifacts.ANSWER, answer)
-    testing, histories = f"testing {experiment.name}", len(held_out.test.histories)
-    with stage(testing, histories) as line:
-        shown_model = ReportingScorer(final.model, line.advance)
+    with stage(f"testing {experiment.name}", len(held_out.test.histories)) as line:
+        shown_model = ReportingScorer(model, line.advance)
         tables, catalogue = evaluate_held_out(
             *(lambda some: shown_model.score(some.histories), dataset, held_out.test, "test"),
             *(evaluation, candidates, None if counts is None else counts.added_to),
         )
-    with stage(testing):
         made: dict[str, Scorer | SequenceGenerator] = {"lists_test": scorer}
         if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
-            generator = SequenceGenerator(fitted.model, experiment.model.max_sequence_length)
+            generator = SequenceGenerator(fitted.model, longest)
             made = {"lists_test": generator, "lists_best_test": scorer}
         tables |= evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
     tables["ranks_valid"] = with_segments(final.valid, dataset, held_out.valid)

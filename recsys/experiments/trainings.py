@@ -26,7 +26,7 @@ from recsys.tracking import artifacts
 from recsys.tracking.tracker import decisive_facts
 from recsys.training.checkpoints import CheckpointFile, TrainingState
 from recsys.training.epochs import MONITOR, Curve, Report
-from recsys.training.loop import Fitted, WarmStart, train_and_refit
+from recsys.training.loop import Fitted, WarmStart, train_and_refit, with_enough_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,9 @@ class Start(NamedTuple):
 
 
 def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> Start:
-    """Read the model that an experiment starts from, if any, and match its items by their ids.
+    """Read the model that an experiment starts from, and match its items by their ids.
+
+    Without such a model, the epochs are those that suit the log.
 
     Raises:
         InputError: the model cannot be opened, is that of ``out``, the folder of the run, has other
@@ -54,6 +56,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     """
     start = experiment.start
     if start is None:
+        experiment = with_enough_epochs(experiment, dataset)
         return Start(experiment, Catalogue.of(experiment.model, dataset))
     bundle = ModelBundle.open(start.bundle)
     _refuse_other_models(experiment, start, bundle, dataset)
