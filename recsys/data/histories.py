@@ -95,7 +95,9 @@ class Histories:
 
     def __getitem__(self, users: slice) -> Histories:
         """Return the histories of consecutive users, without copying."""
-        start, stop, _ = users.indices(len(self))
+        start, stop, step = users.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a slice of histories must have step 1, not {step}")
         offsets = self.offsets[start : max(start, stop) + 1]
         span = slice(offsets[0], offsets[-1])
         return Histories(

@@ -244,6 +244,11 @@ class Holdout:
     without_history: int = 0
     """Number of other targets without a history, likewise."""
 
+    @property
+    def owners(self) -> Int64s:
+        """Shape [H]: the row of each history's user in the dataset."""
+        return self.users[np.unique(self.history_rows, return_index=True)[1]]
+
     def after(self, rows: Int64s) -> tuple[Int64s, Holdout]:
         """Return the targets after some histories, ascending rows: their places, and a holdout."""
         firsts = np.searchsorted(self.history_rows, rows)

@@ -252,11 +252,10 @@ def next_list_table(
     lists: Int32s, holdout: Holdout, part: Part, num_items: int, seen: Seen
 ) -> NextListTable:
     """Make the table of one list for each history [H, n], beside the targets after it."""
-    _, first = np.unique(holdout.history_rows, return_index=True)
     rows = pl.DataFrame({"row": holdout.history_rows, "item": holdout.targets})
     frame = pl.DataFrame(
         {
-            "user": holdout.users[first],
+            "user": holdout.owners,
             "generated": pl.Series(lists),
             "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
         },
@@ -270,10 +269,9 @@ def top_k_table(
     items: Int32s, scores: Float32s, holdout: Holdout, part: Part, num_items: int, seen: Seen
 ) -> TopKTable:
     """Make the table of the best items [H, k] after each history, with their scores [H, k]."""
-    _, first = np.unique(holdout.history_rows, return_index=True)
     frame = pl.DataFrame(
         {
-            "user": holdout.users[first],
+            "user": holdout.owners,
             "history_length": holdout.histories.lengths,
             "items": pl.Series(items),
             "scores": pl.Series(scores),

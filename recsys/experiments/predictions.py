@@ -81,8 +81,7 @@ def evaluate_predictions(
     settings["predictions"] = content.hexdigest()
 
     def score(some: Holdout) -> Tensor:
-        _, first = np.unique(some.history_rows, return_index=True)
-        scores = levels[some.users[first]].toarray()
+        scores = levels[some.owners].toarray()
         scores[:, PAD] = -np.inf
         return torch.from_numpy(scores)
 

@@ -92,9 +92,8 @@ class Catalogue:
             kinds = features_of(config, "item")
             columns = [feature.column for feature in kinds if feature.kind == "vector"]
             vectors = [VectorEmbeddings(self.vectors[column], dim) for column in columns]
-            features = ItemFeatureEmbeddings(
-                values, rows, encoders.items.num_categories, dim, vectors
-            )
+            count = encoders.items.num_categories
+            features = ItemFeatureEmbeddings(values, rows, count, dim, vectors)
         model = build_model(config, self.num_items if has_ids else 0, features, inputs)
         if features is not None and not has_ids:
             features.draw_weights()
