@@ -91,6 +91,7 @@ def run(
     started = monotonic()  # before torch, Lightning and MLflow are loaded, which takes seconds
     from recsys.automatic.rules import Plan
     from recsys.automatic.run import fit_log, name_of
+    from recsys.tracking.artifacts import REPORT, SETTINGS
 
     facts = name or name_of(source), preset or "balanced", seed or 0, store_of(uri), fresh
     plan = Plan(*facts, shlex.join(["recsys", *sys.argv[1:]]))
@@ -100,8 +101,7 @@ def run(
     if AS_JSON.get():
         return
     say(answer.sentence)
-    files = {"settings": "experiment.yaml", "page": "report.html"}
-    paths = {kind: made.bundle.with_name(name) for kind, name in files.items()}
+    paths = {"settings": made.bundle.with_name(SETTINGS), "page": made.bundle.with_name(REPORT)}
     show_rows([{"bundle": made.bundle, **paths, "seconds": seconds}])
     words = [str(made.bundle), "--data", str(answer.context.dataset.path)]
     best = shlex.join(["recsys", "recommend", *words, "--out", "best.parquet"])

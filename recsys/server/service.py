@@ -212,8 +212,9 @@ def _answers(model: ServedModel, queries: Sequence[Query]) -> list[Any]:
     try:
         return [*model.answer(queries)]
     except Exception as error:  # noqa: BLE001 - whoever asked gets it
-        alone = [] if len(queries) == 1 else [_answers(model, [query])[0] for query in queries]
-        return alone or [error]
+        if len(queries) == 1:
+            return [error]
+        return [_answers(model, [query])[0] for query in queries]
 
 
 class Service:

@@ -230,7 +230,7 @@ class EpochRecorder(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
         due = time.monotonic() - self._saved >= self._config.checkpoint_minutes * 60
-        if not trainer.is_last_batch and trainer.strategy.broadcast(due):
+        if self._saves and not trainer.is_last_batch and trainer.strategy.broadcast(due):
             self._save(trainer)
 
     def on_exception(self, trainer: pl.Trainer, _: object, exception: BaseException) -> None:
