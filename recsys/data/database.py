@@ -61,9 +61,11 @@ def texts(values: Iterable[object]) -> str:
 
 
 def check_names(names: Iterable[str], origin: str) -> None:
-    """Refuse names of columns that are one in SQL, where case does not count."""
+    """Refuse names that are one in SQL, where case does not count, and patterns of polars."""
     known: dict[str, str] = {}
     for column in names:
+        if column.startswith("^") and column.endswith("$"):
+            raise InputError(f"{origin}: column {column!r}: rename it: it would mean many columns")
         if (other := known.get(column.lower())) is not None:
             same = f"{column!r}" if other == column else f"{other!r} and {column!r}"
             raise InputError(f"{origin}: two columns are named {same}")

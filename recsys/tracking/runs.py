@@ -132,7 +132,6 @@ def differing_tags(a: Run, b: Run) -> list[str]:
     """Return the tags of data and protocol in which two runs differ."""
     ours, theirs = a.data.tags, b.data.tags
     names = {tag for tag in ours.keys() | theirs.keys() if tag.startswith("protocol.")}
-    names.discard("protocol.fingerprint")  # of runs from before 28 November 2026
     return [t for t in ("dataset_fingerprint", *sorted(names)) if ours.get(t) != theirs.get(t)]
 
 
