@@ -10,6 +10,11 @@ from pydantic import BeforeValidator, Field, PositiveFloat, field_serializer, mo
 
 from recsys.config.data import DataConfig
 from recsys.config.model import (
+    AveragedConfig,
+    AveragedMember,
+    DotProduct,
+    HSTUConfig,
+    KernelAttention,
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
@@ -100,6 +105,9 @@ class TrainingConfig(Section):
     refit: bool = False
     """Whether to train again from scratch on all but the test targets, for the number of epochs
     that validation found best."""
+    teachers: tuple[AveragedMember, ...] = Field((), max_length=8, exclude_if=lambda some: not some)
+    """Models that are trained before. The model then learns the mean of their scores beside the
+    targets (distillation), best with less dropout. A warm start has none."""
 
     @model_validator(mode="after")
     def _has_a_constant_rate(self) -> Self:
@@ -262,7 +270,23 @@ class Experiment(Section):
             raise ValueError("baseline: has no weights to start from: leave start out")
         if self.baseline is not None and (model != NextItemConfig() or counts is not None):
             raise ValueError("baseline: has no model and no count_ensemble: leave them out")
+        if teachers := self.training.teachers:
+            if not isinstance(model, NextItemConfig | HSTUConfig):
+                raise ValueError(f"training.teachers: no model of kind {model.kind} has any")
+            if self.training.loss.kind != "cross_entropy":
+                raise ValueError("training.teachers: need the loss cross_entropy")
+            AveragedConfig(kind="averaged", members=(AveragedMember(model=model), *teachers))
+            heads = [getattr(teacher.model, "head", None) for teacher in teachers]
+            if not all(isinstance(head, DotProduct | KernelAttention) for head in heads):
+                raise ValueError("training.teachers: each needs a dot product or kernel attention")
         return self
+
+    @property
+    def members(self) -> tuple[AveragedMember, ...]:
+        """The models that are trained one by one: those of a mean, or the teachers of a model."""
+        if isinstance(self.model, AveragedConfig):
+            return self.model.members
+        return self.training.teachers if self.start is None else ()
 
     def with_data(self, prepared: DataConfig) -> Experiment:
         """Return the experiment with the data settings that a dataset was prepared with.

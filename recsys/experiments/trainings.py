@@ -135,21 +135,20 @@ def _knows_targets(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
 
 
 def members_of(experiment: Experiment) -> list[Experiment]:
-    """Return the experiments that train the members of a mean; none if the model is a single one.
+    """Return the experiments that train the members of a mean, or the teachers of a model.
 
-    The seed of a member is that of the mean plus its place, so that members of one kind differ.
+    The seed of one is that of the experiment plus its place, so that those of one kind differ.
     """
     members: list[Experiment] = []
-    if isinstance(experiment.model, AveragedConfig):
-        for index, member in enumerate(experiment.model.members):
-            own = member.model_dump(exclude={"model"}, exclude_none=True)
-            update = {
-                "name": f"{experiment.name}: {member.model.family}, model {index + 1}",
-                "seed": experiment.seed + index,
-                "model": member.model,
-                "training": experiment.training.model_copy(update=own),
-            }
-            members.append(experiment.model_copy(update=update))
+    for index, member in enumerate(experiment.members):
+        own = member.model_dump(exclude={"model"}, exclude_none=True) | {"teachers": ()}
+        update = {
+            "name": f"{experiment.name}: {member.model.family}, model {index + 1}",
+            "seed": experiment.seed + index,
+            "model": member.model,
+            "training": experiment.training.model_copy(update=own),
+        }
+        members.append(experiment.model_copy(update=update))
     return members
 
 
@@ -160,9 +159,10 @@ def checkpoint_files(
     facts = decisive_facts(dataset, experiment.family, flatten(experiment))
     facts["tracking.uri"] = experiment.tracking.absolute_uri
     facts["tracking.experiment"] = experiment.tracking.experiment
-    members = range(1, len(members_of(experiment)) + 1)
+    members = range(1, len(experiment.members) + 1)
     names = [(f"{out.name}.checkpoint.{n}", facts | {"member": n}) for n in members]
-    names = names or [(f"{out.name}.checkpoint", facts)]
+    if not isinstance(experiment.model, AveragedConfig):
+        names.append((f"{out.name}.checkpoint", facts))
     return [CheckpointFile(out.with_name(name), known) for name, known in names]
 
 
@@ -178,32 +178,36 @@ def train_all(
 
     ``found`` has the checkpoint of each training, and ``save`` gets the number of the training. The
     epochs of a member are reported with numbers that go on from the one before, and the mean is
-    validated last, as an epoch without training.
+    validated last, as an epoch without training. A model with teachers is trained after their mean.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C before the training of the last member; see `train_and_refit`.
+        KeyboardInterrupt: Ctrl-C before the last training; see `train_and_refit`.
     """
-    members = members_of(start.experiment)
-    words, trained = (dataset, start.catalogue, valid), list[Fitted]()
-    for index, experiment in enumerate(members or [start.experiment]):
-        before = sum(len(earlier.curve.epochs) for earlier in trained)
+    members, trained, before = members_of(start.experiment), list[Fitted](), 0
 
-        def later(epoch: int, metrics: dict[str, float], before: int = before) -> bool | None:
+    def train(
+        index: int, experiment: Experiment, warm: WarmStart | None, teacher: Fitted | None = None
+    ) -> Fitted:
+        def later(epoch: int, metrics: dict[str, float]) -> bool | None:
             return report(before + epoch, metrics)
 
-        warm = start.warm
-        if warm is not None and members:
-            warm = warm.of_member(index)
-        keep = partial(save, index)
-        fitted = train_and_refit(experiment, *words, found[index], later, keep, warm)
-        if fitted.interrupted and index < len(members) - 1:
-            raise KeyboardInterrupt  # there is no mean yet: the run resumes from its checkpoints
+        words = experiment, dataset, start.catalogue, valid, found[index], later
+        return train_and_refit(*words, partial(save, index), warm, teacher)
+
+    for index, member in enumerate(members):
+        warm = None if start.warm is None else start.warm.of_member(index)
+        fitted = train(index, member, warm)
+        if fitted.interrupted and index < len(found) - 1:
+            raise KeyboardInterrupt  # there is no model yet: the run resumes from its checkpoints
         trained.append(fitted)
+        before += len(fitted.curve.epochs)
     if not members:
-        return trained[0]
-    mean = mean_of(start.experiment, valid, trained)
-    report(len(mean.curve.epochs), mean.curve.epochs[-1])
-    return mean
+        return train(0, start.experiment, start.warm)
+    mean, before = mean_of(start.experiment, valid, trained), before + 1
+    report(before, mean.curve.epochs[-1])
+    if isinstance(start.experiment.model, AveragedConfig):
+        return mean
+    return train(len(members), start.experiment, None, mean)
 
 
 def mean_of(experiment: Experiment, valid: Holdout, members: Sequence[Fitted]) -> Fitted:

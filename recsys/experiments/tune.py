@@ -12,7 +12,6 @@ from optuna.trial import TrialState
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import dump_experiment, flatten, parse_experiment
-from recsys.config.model import AveragedConfig
 from recsys.config.suite import Range, Search
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
@@ -61,15 +60,15 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
     experiment, data and search space. Ctrl-C ends the search early.
 
     Raises:
-        InputError: a field of the space is unknown, the model is a mean of others, the
-            experiment has other data settings than the dataset, another process runs the search,
-            or no trial has finished.
+        InputError: a field of the space is unknown, the model is a mean of others or has teachers,
+            the experiment has other data settings than the dataset, another process runs the
+            search, or no trial has finished.
         KeyboardInterrupt: Ctrl-C before any trial has finished.
     """
     if experiment.start is not None:
         raise InputError("tune: trains from random weights: leave start out of the experiment")
-    if isinstance(experiment.model, AveragedConfig):
-        raise InputError("tune: model.kind=averaged: tune each of its members by itself")
+    if experiment.members:
+        raise InputError("tune: of a mean, or with teachers: tune each model by itself")
     experiment = experiment.with_data(dataset.config)
     known = [name for name in flatten(experiment) if name.startswith(("model.", "training."))]
     for name in search.space:

@@ -233,6 +233,13 @@ class AveragedModel(Model):
         values = joined_heads([member.values for member in members], dim=1)
         return HistoryRepresentation(joined, keys, values)
 
+    def teacher_forced(
+        self, inputs: ModelInputs, targets: Tensor
+    ) -> tuple[HistoryRepresentation, Tensor]:
+        """The states of members that are dot products, joined."""
+        states = torch.cat([member(inputs).states for member in self._models], dim=-1)
+        return self.head.represent_history(states / len(self._models), states), inputs.items
+
 
 class AveragedItems:
     """The embeddings of the members, concatenated: [..., D] with D = Σ_m D_m."""

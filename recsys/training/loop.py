@@ -23,7 +23,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from recsys.config.experiment import Experiment
-from recsys.config.model import AveragedConfig, MaskedItemConfig, SequenceToSequenceConfig
+from recsys.config.model import MaskedItemConfig, SequenceToSequenceConfig
 from recsys.data.batches import Replay, TrainingBatches, histories_after
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import PreparedDataset, TrainedOn
@@ -89,7 +89,7 @@ class WarmStart:
         return bool(histories_after(histories, self.until).any())
 
 
-def train(
+def train(  # noqa: PLR0913, PLR0917 - all that decides a training
     experiment: Experiment,
     catalogue: Catalogue,
     histories: Histories,
@@ -99,6 +99,7 @@ def train(
     start: TrainingState | None = None,
     save: Callable[[TrainingState], None] | None = None,
     warm: WarmStart | None = None,
+    teacher: Model | None = None,
 ) -> tuple[Model, Curve]:
     """Train a new model on the histories, or resume a training.
 
@@ -112,6 +113,7 @@ def train(
         start: the state of a training with the same arguments to resume from; it is changed.
         save: called with the state from time to time and after each epoch.
         warm: the trained model to start from, as epoch 0. If None, the weights are random.
+        teacher: the trained model whose scores are learned too; see `TrainingModule`.
 
     Returns:
         The model with the weights of the best epoch (the last one without validation), or their
@@ -132,7 +134,7 @@ def train(
     with torch.random.fork_rng(gpus()):
         torch.manual_seed(experiment.seed)
         new_weights = warm if start is None else None
-        module = new_module(experiment, catalogue, histories, schedule, new_weights)
+        module = new_module(experiment, catalogue, histories, schedule, new_weights, teacher)
         curve.precision = curve.precision or settle_precision(experiment)
         validate = None
         if validation is not None:
@@ -170,6 +172,7 @@ def new_module(
     histories: Histories,
     schedule: Schedule,
     warm: WarmStart | None = None,
+    teacher: Model | None = None,
 ) -> TrainingModule:
     """Return the module that trains a new model, or that of a warm start; seed torch before."""
     config = experiment.training
@@ -183,7 +186,7 @@ def new_module(
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
         warm.initialise(model, histories)
-    return TrainingModule(model, config, schedule, exclude_seen=exclude_seen)
+    return TrainingModule(model, config, schedule, exclude_seen=exclude_seen, teacher=teacher)
 
 
 def build_batches(
@@ -290,10 +293,9 @@ def with_enough_epochs(
     unless one of them is named. ``named`` are the fields of ``training`` that count as named; if
     None, those that were set.
     """
-    model, training = experiment.model, experiment.training
+    training = experiment.training
     named = training.model_fields_set if named is None else named
-    members = model.members if isinstance(model, AveragedConfig) else ()
-    if "max_epochs" in named or any(member.max_epochs is not None for member in members):
+    if "max_epochs" in named or any(one.max_epochs is not None for one in experiment.members):
         return experiment
     steps = len(build_batches(experiment, dataset.histories("valid")))
     epochs = math.ceil(_ENOUGH_STEPS / steps)
@@ -331,13 +333,14 @@ def train_and_refit(
     report: Report,
     save: Callable[[TrainingState], None],
     warm: WarmStart | None = None,
+    teacher: Fitted | None = None,
 ) -> Fitted:
     """Train and choose the epoch; with ``training.refit`` train again for as many epochs.
 
     Both trainings of a warm start begin with its weights. If no epoch is better than these, there
     is no refit. If only the validation part has new interactions, no epoch can be chosen, and the
     refit takes all that are planned. ``found`` is resumed from; ``report`` gets the epochs of the
-    first training. See `train`.
+    first training. A ``teacher`` teaches each with what that may know. See `train`.
     """
     planned, state = experiment.planned, found
     histories, epochs = dataset.histories("valid"), planned.training.max_epochs
@@ -356,7 +359,8 @@ def train_and_refit(
     else:
         planned_epochs = 0 if only_refit else epochs
         model, curve = train(
-            planned, catalogue, histories, valid, planned_epochs, report, state, save, warm
+            *(planned, catalogue, histories, valid, planned_epochs, report, state, save, warm),
+            None if teacher is None else teacher.validated,
         )
         state = None
     decayed = curve.early_decay is not None
@@ -382,6 +386,7 @@ def train_and_refit(
             *(catalogue, dataset.histories("test"), None, epochs, lambda *_: None, state),
             save=lambda state: save(replace(state, chosen=curve)),
             warm=warm,
+            teacher=None if teacher is None else teacher.model,
         )
     except KeyboardInterrupt:
         if processes() > 1:

@@ -26,6 +26,8 @@ from recsys.model.heads import CandidateRepresentation, HistoryRepresentation
 from recsys.model.models import Model
 
 _CACHE_LINE = 64  # bytes
+_TAUGHT = 0.9
+"""The share of a teacher's probabilities, beside the true target, in what a model learns."""
 NO_NEGATIVE = -1e30
 """The logit of what is no negative of a position: a softmax of nothing but -inf is undefined."""
 
@@ -148,17 +150,24 @@ def chunked_cross_entropy(
     excluded: Callable[[slice], Tensor] | None,
     *,
     chunk_rows: int = 64,
+    teacher: Callable[[slice], Tensor] | None = None,
 ) -> Tensor:
     """Return the mean over targets [B, L] of -log softmax(logits)[target].
 
     Items that ``excluded`` returns for some sequences [b, L, N], and PAD, are in no softmax; as a
-    target PAD has no loss. Candidates are the catalogue, row = token.
+    target PAD has no loss. Candidates are the catalogue, row = token. With the logits [b, L, C] of
+    a ``teacher`` the gradient is that of a cross-entropy whose targets are mostly its softmax
+    (Hinton et al. 2015, https://arxiv.org/abs/1503.02531); the value stays.
     """
     width = candidates.embeddings.shape[-2]
     candidates = CandidateRepresentation(*map(_aligned, candidates))
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        return softmax_gradient(scores, targets[rows], excluded and excluded(rows), width)
+        known = targets[rows], excluded and excluded(rows), width
+        losses, gradient = softmax_gradient(scores, *known)
+        if teacher is not None:
+            gradient.sub_(softmax_gradient(teacher(rows), *known)[1], alpha=_TAUGHT)
+        return losses, gradient
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
     return total / count_targets(targets)
@@ -306,11 +315,13 @@ def mean_loss(
     history: HistoryRepresentation,
     targets: Tensor,
     seen: Tensor | None,
+    taught: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return the mean loss of the targets [B, L], PAD for none.
 
     ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
-    items are wrong answers like any other.
+    items are wrong answers like any other. ``taught`` are the states [B, L, W] and the items
+    [I + 1, W] of a teacher, for a loss over the full catalogue.
     """
     if not isinstance(config, CrossEntropy):
         return _sampled_loss(config, model, history, targets, seen)
@@ -319,6 +330,11 @@ def mean_loss(
     if not head.attends:
         rows = head.chunk_rows(1, len(table), table.device)
         history, targets, positions = drop_padding(history, targets, rows)
+    teacher: Callable[[slice], Tensor] | None = None
+    if taught is not None:
+        states, items = (side.to(_working_dtype(side)) for side in taught)
+        states, items = states.flatten(0, 1)[positions], _aligned(items)
+        teacher = lambda rows: states[rows] @ items.T  # noqa: E731
     return chunked_cross_entropy(
         head.logits,
         history,
@@ -326,6 +342,7 @@ def mean_loss(
         targets,
         None if seen is None else lambda rows: seen_before(seen, positions[rows], length),
         chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
+        teacher=teacher,
     )
 
 

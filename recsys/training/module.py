@@ -101,11 +101,18 @@ class Schedule:
 class TrainingModule(pl.LightningModule):
     """Trains a model to predict every target.
 
-    ``exclude_seen`` says whether items seen before a target are excluded from its negatives.
+    ``exclude_seen`` says whether items seen before a target are excluded from its negatives. A
+    ``teacher`` has been trained, its scores are dot products, and the model learns them too.
     """
 
     def __init__(
-        self, model: Model, config: TrainingConfig, schedule: Schedule, *, exclude_seen: bool
+        self,
+        model: Model,
+        config: TrainingConfig,
+        schedule: Schedule,
+        *,
+        exclude_seen: bool,
+        teacher: Model | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -116,6 +123,11 @@ class TrainingModule(pl.LightningModule):
         self._config = config
         self._exclude_seen = exclude_seen
         self._random: Tensor | None = None
+        self._teacher: tuple[Model, Tensor] | None = None  # is no part of this module
+        if teacher is not None:
+            with torch.no_grad():
+                items = teacher.head.represent_candidates(teacher.items.table()).embeddings
+            self._teacher = teacher.eval(), items
         if config.loss.kind != "cross_entropy":
             use_sparse_gradients(model)
 
@@ -142,8 +154,7 @@ class TrainingModule(pl.LightningModule):
                 torch.cuda.set_rng_state(self._random[size:].clone())
 
     def training_step(self, batch: SequenceBatch, batch_idx: int) -> Tensor:
-        history, seen = self.teacher_forced(batch)
-        loss = self.loss(history, batch.targets, seen)
+        loss = self.loss(*self.teacher_forced(batch), batch)
         targets = (batch.targets != PAD).sum()
         sums = torch.stack([loss.detach().double() * targets, targets])
         if self.trainer.world_size > 1:  # the gradients are averaged, but not by the targets
@@ -153,13 +164,18 @@ class TrainingModule(pl.LightningModule):
         return loss
 
     def teacher_forced(self, batch: SequenceBatch) -> tuple[HistoryRepresentation, Tensor]:
-        inputs = ModelInputs(batch.items, batch.lengths, batch.times, batch.features)
-        return self.model.teacher_forced(inputs, batch.targets)
+        return self.model.teacher_forced(_inputs(batch), batch.targets)
 
-    def loss(self, history: HistoryRepresentation, targets: Tensor, seen: Tensor) -> Tensor:
+    def loss(self, history: HistoryRepresentation, seen: Tensor, batch: SequenceBatch) -> Tensor:
         """Return the mean loss of the targets [B, L], given what `teacher_forced` returned."""
-        excluded, loss = seen if self._exclude_seen else None, self._config.loss
-        return mean_loss(loss, self.model, history, targets, excluded)
+        excluded, taught = seen if self._exclude_seen else None, None
+        if self._teacher is not None:
+            teacher, items = self._teacher
+            with torch.no_grad():
+                states = teacher.teacher_forced(_inputs(batch), batch.targets)[0].states
+            taught = states, items
+        words = self._config.loss, self.model, history, batch.targets, excluded
+        return mean_loss(*words, taught)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = RowwiseAdamW(
@@ -172,3 +188,7 @@ class TrainingModule(pl.LightningModule):
         # An early decay replaces the schedule.
         rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.schedule(step))  # noqa: PLW0108
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
+
+
+def _inputs(batch: SequenceBatch) -> ModelInputs:
+    return ModelInputs(batch.items, batch.lengths, batch.times, batch.features)

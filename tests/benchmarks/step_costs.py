@@ -73,7 +73,7 @@ def measure_steps(
         with torch.autocast(device.type, dtype, enabled=dtype == torch.bfloat16):
             history, seen = module.teacher_forced(batch)
             lap("encoder")
-            loss = module.loss(history, batch.targets, seen)
+            loss = module.loss(history, seen, batch)
             lap("loss")
         loss.backward()
         lap("backward")

@@ -209,6 +209,17 @@ def experiment_of(folder: Path, **training: Any) -> Experiment:
     return load_experiment(file)
 
 
+def taught_by(experiment: Experiment, *models: Any) -> Experiment:
+    """The first model of a mean, with other models for teachers."""
+    assert isinstance(experiment.model, AveragedConfig)
+    teachers = tuple(AveragedMember(model=each, max_epochs=2) for each in models)
+    training = experiment.training.model_copy(update={"teachers": teachers, "max_epochs": 3})
+    update = {"model": experiment.model.members[0].model, "training": training}
+    return Experiment.model_validate(
+        experiment.model_copy(update=update).model_dump(exclude={"data"})
+    )
+
+
 def counted(patch: pytest.MonkeyPatch, most: int | None = None) -> list[int]:
     steps, train = [0], TrainingModule.training_step
 
@@ -260,3 +271,64 @@ def test_members_of_one_kind_have_seeds_of_their_own(tmp_path: Path) -> None:
     assert first.seed != second.seed
     assert (first.training.max_epochs, second.training.max_epochs) == (3, 2)
     assert first.training.batch_tokens == second.training.batch_tokens == 150
+
+
+# --- Teachers ------------------------------------------------------------------------------------
+
+
+def test_a_model_learns_of_teachers_only_what_they_may_know_and_resumes(
+    shop: PreparedDataset, tmp_path: Path
+) -> None:
+    """Those of the training part teach the training, those of the refit teach the refit."""
+    experiment = taught_by(experiment_of(tmp_path, refit=True), DOT, KERNEL)
+    learned: list[tuple[int, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        steps, start = counted(patch), TrainingModule.__init__
+
+        def note(module: TrainingModule, *args: Any, **words: Any) -> None:
+            learned.append((steps[0], words["teacher"]))
+            start(module, *args, **words)
+
+        patch.setattr(TrainingModule, "__init__", note)
+        whole = fit(experiment, shop, tmp_path / "whole")
+    teachers = [teacher for _, teacher in learned]
+    assert teachers[:4] == [None] * 4  # two teachers, each refitted
+    trained, refitted = teachers[4:]
+    assert isinstance(trained, AveragedModel)
+    assert isinstance(refitted, AveragedModel)
+    assert not torch.equal(trained.items.table(), refitted.items.table())
+    bundle = ModelBundle.open(whole.bundle)
+    assert bundle.experiment.training.teachers == experiment.training.teachers
+    weights = bundle.model.state_dict()
+    with pytest.MonkeyPatch.context() as patch:
+        counted(patch, learned[-1][0] + 1)  # in the refit of the model
+        with pytest.raises(Killed):
+            fit(experiment, shop, tmp_path / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        again = counted(patch)
+        resumed = fit(experiment, shop, tmp_path / "out")
+    assert 0 < again[0] < steps[0] / 4
+    found = ModelBundle.open(resumed.bundle).model.state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in weights.items())
+    assert not list(tmp_path.glob("*.checkpoint*"))
+    untaught = experiment.training.model_copy(update={"teachers": ()})
+    plain = fit(experiment.model_copy(update={"training": untaught}), shop, tmp_path / "plain")
+    assert plain.best_epoch <= 3
+    other = ModelBundle.open(plain.bundle).model.state_dict()
+    assert not torch.equal(other["items.weight"], weights["items.weight"])
+
+
+@pytest.mark.parametrize(
+    ("models", "training", "message"),
+    [
+        ((ATTENTION,), {}, "needs a dot product or kernel attention"),
+        ((OTHERS[2],), {}, "needs a dot product or kernel attention"),
+        ((DOT,), {"loss": {"kind": "bce"}}, "need the loss cross_entropy"),
+        ((DOT.model_copy(update={"max_sequence_length": 9}),), {}, "same max_sequence_length"),
+    ],
+)
+def test_teachers_that_cannot_teach_are_refused(
+    tmp_path: Path, models: Any, training: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        taught_by(experiment_of(tmp_path, **training), *models)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recsys.config.model import TargetAttention
+from recsys.config.experiment import CrossEntropy
+from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
+from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead, TargetAttentionHead
-from recsys.training.losses import chunked_cross_entropy, seen_before
+from recsys.model.models import ModelInputs
+from recsys.training.losses import chunked_cross_entropy, mean_loss, seen_before
 
 
 def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
@@ -70,4 +75,35 @@ def test_chunks_equal_torch_position_by_position(
     )
     theirs = torch.autograd.grad(expected, leaves, allow_unused=True, materialize_grads=True)
     for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("head", [DotProduct(), TargetAttention()])
+def test_what_a_teacher_teaches_is_the_gradient_of_a_soft_cross_entropy(head: Any) -> None:
+    """Nine tenths are the teacher's softmax without PAD and what is excluded; the rest, the target.
+
+    The value stays that of the targets.
+    """
+    torch.manual_seed(0)
+    model = build_model(NextItemConfig(dropout=0.0, head=head), num_items=7).double()
+    nn.init.normal_(model.items.weight)
+    items = torch.tensor([[1, 2, 3], [4, 5, 0]])
+    targets, lengths = torch.tensor([[2, 3, 4], [5, 0, 0]]), torch.tensor([3, 1])
+    taught = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(8, 5, dtype=torch.float64)
+    history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
+    words = CrossEntropy(), model, history, targets, seen
+    found, plain = mean_loss(*words, taught), mean_loss(*words)
+    assert found.item() == pytest.approx(plain.item())
+    scores = model.head.logits(history, model.head.represent_candidates(model.items.table()))
+    expected = torch.zeros((), dtype=torch.float64)
+    for row, t in ((0, 0), (0, 1), (0, 2), (1, 0)):
+        target = targets[row, t]
+        left = [i for i in range(1, 8) if i == target or i not in items[row, : t + 1].tolist()]
+        soft = torch.softmax((taught[0][row, t] @ taught[1].T)[left], 0) * 0.9
+        soft[left.index(int(target))] += 0.1
+        expected = expected - (soft * torch.log_softmax(scores[row, t, left], 0)).sum() / 4
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    options: Any = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    ours = torch.autograd.grad(found, weights, **options)
+    for mine, other in zip(ours, torch.autograd.grad(expected, weights, **options), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
