@@ -141,5 +141,5 @@ def compare(
     compared = comparison.compare(ids, tracking, part=part, metrics=metrics, pooled=pooled)
     if report is not None:
         page = write_comparison_report(report, compared)
-        log_report(page.parent, compared.rows[0].first, tracking)
+        log_report(page.parent, compared.rows[0].runs[0], tracking)
     return compared

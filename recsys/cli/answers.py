@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import polars as pl
 from typer import Argument, Option
 
-from recsys.cli.options import Bundle, BundleData, Data, Index, Out, Retrieve, command
+from recsys.cli.options import Bundle, BundleData, Data, Index, Out, OutFile, Retrieve, command
 from recsys.console import AS_JSON, ids_like, show_frame, show_rows
 from recsys.errors import InputError
 from recsys.loading import load
@@ -104,10 +104,8 @@ def recommend_items(
         at_most: At most so many items of a list with the same value in a column of the item table:
             category=2; repeatable.
     """
-    from recsys.serving.files import check_format, write_answers
+    from recsys.serving.files import write_answers
 
-    if out is not None:
-        check_format(out)
     recommender, users = open_recommender(bundle, data, user, new_items)
     dataset = recommender.dataset
     if index is not None:
@@ -170,10 +168,6 @@ def score_items(
         item: A candidate for all users; repeatable.
         strict: Refuse unknown candidates. Default: leave them out, and say so.
     """
-    from recsys.serving.files import check_format
-
-    if out is not None:
-        check_format(out)
     paths = files or []
     needed = (["HISTORIES"] if data is None else []) + (["CANDIDATES"] if not item else [])
     if len(paths) != len(needed):
@@ -286,17 +280,19 @@ def show_similar_items(
 
 
 @command("embeddings", "Recommend and explain")
-def write_embeddings(bundle: Bundle, out: Path, histories: Histories = None, at: At = None) -> None:
+def write_embeddings(
+    bundle: Bundle, out: OutFile, histories: Histories = None, at: At = None
+) -> None:
     """Write the embeddings of all items, or of histories if a log of histories is given.
 
     Options:
         out: File to write: .parquet, or .csv with a column for each dimension.
     """
-    from recsys.serving.files import check_format, save_embeddings
-
-    check_format(out)
     recommender, _ = open_recommender(bundle)
     with stage("embedding"):
         table = recommender.embeddings("items" if histories is None else histories, at=at)
-    save_embeddings(table, out)
-    show_rows([{"file": str(out), "rows": table.height}])
+    if out.suffix == ".csv":
+        (width,) = table.schema["embedding"].shape  # type: ignore[attr-defined]
+        names = [f"e{dimension}" for dimension in range(width)]
+        table = table.with_columns(pl.col("embedding").arr.to_struct(names)).unnest("embedding")
+    show_frame(table, out)

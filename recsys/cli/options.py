@@ -22,6 +22,7 @@ from recsys.console import AS_JSON
 from recsys.data.audit import audit
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
 from recsys.data.sources import source_name
+from recsys.errors import InputError
 from recsys.folders.manifest import library_version
 
 logger = logging.getLogger(__name__)
@@ -167,7 +168,17 @@ Retrieve = Annotated[
         "catalogues; recsys evaluate --retrieve shows what is missed. Default: all.",
     ),
 ]
-Out = Annotated[Path | None, Option(help="File to write: .parquet or .csv.")]
+
+
+def check_format(out: Path | None) -> Path | None:
+    """Raise an `InputError` if the extension of a file is of no known format."""
+    if out is not None and out.suffix not in (".parquet", ".csv"):
+        raise InputError(f"{out}: can write .parquet, .csv, not {out.suffix or 'no extension'}")
+    return out
+
+
+Out = Annotated[Path | None, Option(callback=check_format, help="File to write: .parquet or .csv.")]
+OutFile = Annotated[Path, Option(callback=check_format)]
 Log = Annotated[
     str,
     Argument(

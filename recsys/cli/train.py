@@ -169,7 +169,7 @@ def run_backtest(
     """
     from recsys.baselines.tuned import BASELINES
     from recsys.data.preparation import fold_configs
-    from recsys.evaluation.metrics import metric_names
+    from recsys.evaluation.metrics import by_end, metric_names
     from recsys.experiments.suite import MODEL, backtest
 
     experiment = read_experiment(config, overrides, uri)
@@ -187,9 +187,7 @@ def run_backtest(
         for fold, table in {**tables, "pooled": pooled}.items():
             users = table.frame["user"].n_unique()
             row = {"model": name, "fold": fold, "users": users, "targets": len(table.ranks)}
-            for metric, (mean, low, high) in table.summary(metrics).items():
-                row |= {metric: mean, f"{metric}_low": low, f"{metric}_high": high}
-            rows.append(row)
+            rows.append(row | by_end(table.summary(metrics)))
     k = 10 if 10 in cutoffs else cutoffs[0]
     shown = {"model", "fold", "users", "targets"}
     shown |= {f"{kind}_at_{k}{end}" for kind in ("recall", "ndcg") for end in ("", "_low", "_high")}

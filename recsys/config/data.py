@@ -148,17 +148,10 @@ class Backtest(_ByTime):
         return f"{self.kind} ({folds} folds; {self.targets} targets, {self.history} history)"
 
 
-def _split_kind(section: object) -> object:
-    """Expand a kind's name to a section; without a kind it is leave_last_out."""
-    return (
-        {"kind": "leave_last_out", **section} if isinstance(section, dict) else with_kind(section)
-    )
-
-
 Split = Annotated[
     LeaveLastOut | LeaveLastBasketOut | GlobalTime | UserHoldout | Backtest,
     Field(discriminator="kind"),
-    BeforeValidator(_split_kind),
+    BeforeValidator(lambda split: with_kind(split, "leave_last_out")),
 ]
 
 # --- The log -------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
-from recsys.config.section import MAX_COUNT, MAX_WIDTH, Section
+from recsys.config.section import MAX_COUNT, MAX_WIDTH, Section, with_kind
 
 
 def _feature(feature: object) -> object:
@@ -99,7 +99,6 @@ class TargetAttention(Section):
 
     @property
     def half_lives(self) -> list[float]:
-        """The half-life of each head."""
         first, last = self.half_life
         steps = max(self.num_heads - 1, 1)
         return [first * (last / first) ** (step / steps) for step in range(self.num_heads)]
@@ -138,7 +137,6 @@ class _ModelSection(Section):
 
     @property
     def family(self) -> str:
-        """The kind of model, which distinguishes runs."""
         return self.kind
 
 
@@ -190,7 +188,6 @@ class NextItemConfig(FeatureReaderConfig, TransformerConfig):
 
     @property
     def family(self) -> str:
-        """The kind of model, which distinguishes runs."""
         return self.head.kind
 
 
@@ -237,10 +234,7 @@ class FactorisationMachineConfig(_ModelSection):
     kind: Literal["factorisation_machine"]
 
 
-def _model_kind(model: object) -> object:
-    return {"kind": "next_item", **model} if isinstance(model, dict) else model
-
-
+_NEXT_ITEM = BeforeValidator(lambda model: with_kind(model, "next_item"))
 SingleModelConfig = NextItemConfig | MaskedItemConfig | HSTUConfig | FactorisationMachineConfig
 """A model that can be a member of a mean."""
 
@@ -248,7 +242,7 @@ SingleModelConfig = NextItemConfig | MaskedItemConfig | HSTUConfig | Factorisati
 class AveragedMember(Section):
     """A model of a mean, and what differs in its training from the section training."""
 
-    model: Annotated[SingleModelConfig, Field(discriminator="kind"), BeforeValidator(_model_kind)]
+    model: Annotated[SingleModelConfig, Field(discriminator="kind"), _NEXT_ITEM]
     """The model; it reads no features of interactions or users."""
     max_epochs: int | None = Field(None, ge=1, le=MAX_COUNT)
     """Maximum number of epochs; that of the section training if None."""
@@ -286,7 +280,6 @@ class AveragedConfig(Section):
 
     @property
     def family(self) -> str:
-        """The kind of model, which distinguishes runs."""
         return self.kind
 
     @property
@@ -303,7 +296,7 @@ class AveragedConfig(Section):
 ModelConfig = Annotated[
     SingleModelConfig | SequenceToSequenceConfig | AveragedConfig,
     Field(discriminator="kind"),
-    BeforeValidator(_model_kind),
+    _NEXT_ITEM,
 ]
 
 

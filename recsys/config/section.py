@@ -38,9 +38,11 @@ class Section(BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
-def with_kind(section: object) -> object:
-    """Expand a section that is only the name of its kind, such as ``bce`` to ``{kind: bce}``."""
-    return {"kind": section} if isinstance(section, str) else section
+def with_kind(section: object, default: str | None = None) -> object:
+    """Expand ``bce`` to ``{kind: bce}``, and give a section without a kind the default one."""
+    if isinstance(section, str):
+        return {"kind": section}
+    return {"kind": default, **section} if default and isinstance(section, dict) else section
 
 
 def complaints_of(error: ValidationError, root: type[Section]) -> Iterator[str]:

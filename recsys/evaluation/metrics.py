@@ -155,6 +155,15 @@ class Interval(NamedTuple):
     high: float
 
 
+def by_end(intervals: Mapping[str, Interval]) -> dict[str, float]:
+    """Return means by their names, and 95% intervals as ``NAME_low`` and ``NAME_high``."""
+    return {
+        name + end: value
+        for name, interval in intervals.items()
+        for end, value in zip(("", "_low", "_high"), interval, strict=True)
+    }
+
+
 def bootstrap_means(
     values: Values, counts: Int64s, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> list[Interval]:

@@ -110,7 +110,7 @@ def fit_baseline(
             tracker.log_settings(known)
         scorer = baseline.fit(dataset, "test" if refit else "valid", chosen)
         fitting = time.perf_counter() - started
-        seconds = {artifacts.TUNE_SECONDS: tuning, artifacts.FIT_SECONDS: fitting}
+        seconds = {"tune_seconds": tuning, artifacts.FIT_SECONDS: fitting}
         tables, catalogue = evaluate_held_out(
             *(lambda some: scorer.score(some.histories), dataset, holdout, "test"),
             *(evaluation, candidates),

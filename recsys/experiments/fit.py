@@ -194,7 +194,7 @@ def evaluate_and_write(
     longest, counts = experiment.model.max_sequence_length, final.count_ensemble
     model = ModelScorer(fitted.model, longest)
     scorer = model if counts is None else counts.added_to(model)
-    tracker.log_settings({artifacts.PRECISION: experiment.training.precision})
+    tracker.log_settings({"precision": experiment.training.precision})
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")
@@ -216,16 +216,16 @@ def evaluate_and_write(
     results = Results(evaluation.cutoffs, tables, catalogue)
     best_epoch, _ = fitted.curve.validated()
     costs = {
-        artifacts.BEST_EPOCH: best_epoch,
+        "best_epoch": best_epoch,
         artifacts.FIT_SECONDS: seconds,
         artifacts.PARAMETERS: sum(weight.numel() for weight in fitted.model.parameters()),
     }
     costs |= peak_memory_mib()
     if counts is not None:
         costs |= {
-            artifacts.COUNT_WEIGHT: counts.weight,
-            artifacts.REPEAT_WEIGHT: counts.repeat_weight,
-            artifacts.RECENT_WEIGHT: counts.recent_weight,
+            "count_ensemble_weight": counts.weight,
+            "count_ensemble_repeat_weight": counts.repeat_weight,
+            "count_ensemble_recent_weight": counts.recent_weight,
         }
     with new_folder(out) as folder:
         ModelBundle.write(

@@ -10,7 +10,7 @@ from pathlib import Path
 from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError
-from recsys.evaluation.metrics import Interval, metric_names
+from recsys.evaluation.metrics import Interval, by_end, metric_names
 from recsys.evaluation.tables import SavedTable
 from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
@@ -60,7 +60,6 @@ class Results:
         return {name: known[name] for name in (*names, f"coverage_at_{k}") if name in known}
 
     def save(self, folder: Path) -> None:
-        """Write every table into the folder."""
         for name, table in self.tables.items():
             table.save(folder / f"{name}.parquet")
 
@@ -69,9 +68,8 @@ class Results:
         tracker.log_metrics({f"headline/{name}": value for name, value in self.headline.items()})
         for path in sorted(folder.iterdir()):
             tracker.log_path(path)
-        tracker.log_intervals(self.metrics)
         catalogue = {f"test/{name}": value for name, value in self.catalogue.items()}
-        tracker.log_metrics({**costs, **catalogue})
+        tracker.log_metrics({**by_end(self.metrics), **costs, **catalogue})
 
     def log_alone(self, tracker: Tracker, costs: Mapping[str, float]) -> None:
         """Log the tables, all metrics and the costs of what leaves no folder."""

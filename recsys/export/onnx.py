@@ -277,7 +277,6 @@ class OnnxScorer:
         self._max_sequence_length = max_sequence_length
 
     def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:
-        """See `Scorer.score`."""
         recent = histories.latest(self._max_sequence_length)
         if candidates is None:
             everything = np.arange(self.num_items + 1, dtype=np.int32)

@@ -77,11 +77,6 @@ class ComparedRun:
         )
 
     @property
-    def first(self) -> EvaluatedRun:
-        """The run that represents all seeds."""
-        return self.runs[0]
-
-    @property
     def seeds(self) -> int:
         """The number of runs that it is the mean of."""
         return len(self.runs)
@@ -107,9 +102,9 @@ class ComparedRun:
                 (intervals[metric],) = bootstrap_means(values[None], counts, generator)
             return intervals
         if of_ranks := [metric for metric in per_user if source_of(metric) == "ranks"]:
-            intervals |= self.first.ranks.summary(of_ranks)
-        if len(of_ranks) < len(per_user) and self.first.lists is not None:
-            intervals |= self.first.lists.summary()
+            intervals |= self.runs[0].ranks.summary(of_ranks)
+        if len(of_ranks) < len(per_user) and self.runs[0].lists is not None:
+            intervals |= self.runs[0].lists.summary()
         return {metric: intervals[metric] for metric in per_user}
 
 
@@ -191,7 +186,7 @@ class Comparison:
         metrics = [metric for metric in self.metrics if source_of(metric) == "ranks"]
         if not metrics:
             raise InputError(f"metrics {', '.join(self.metrics)}: only rank metrics have segments")
-        table, rows = self.rows[0].first.ranks, []
+        table, rows = self.rows[0].runs[0].ranks, []
         if column not in table.segments:
             raise InputError(f"segment {column!r}: must be one of {', '.join(table.segments)}")
         for segment in table.frame[column].unique().sort(nulls_last=True):

@@ -174,9 +174,9 @@ def answer_in_words(comparison: Comparison) -> tuple[str, str]:
     It is compared with the best baseline or, if it is one, with the best trained model.
     """
     answer = comparison.rows[0]
-    name = answer.first.run.data.tags.get(ANSWER, answer.label)
+    name = answer.runs[0].run.data.tags.get(ANSWER, answer.label)
     is_baseline = answer.model in BASELINES
-    rivals = [row for row in comparison.by_merit() if not row.first.model_alone]
+    rivals = [row for row in comparison.by_merit() if not row.runs[0].model_alone]
     rival = next((row for row in rivals if (row.model in BASELINES) != is_baseline), None)
     difference = None if rival is None else comparison.difference(answer, rival)
     interval = comparison.headline_interval(answer)
@@ -185,7 +185,7 @@ def answer_in_words(comparison: Comparison) -> tuple[str, str]:
     if rival is not None and difference is not None:
         than = f"the best {'trained model' if is_baseline else 'baseline'}, {rival.label}"
         text += f", {verdict(difference, comparison.headline_interval(rival).mean, than)}"
-    chance = random_ndcg_at_10(answer.first.ranks)
+    chance = random_ndcg_at_10(answer.runs[0].ranks)
     text += f". A random order of the items reaches {decimals(chance)}."
     headline = f"{name}, a baseline, is the answer" if is_baseline else f"{name} is the answer"
     if interval.low <= chance:

@@ -104,7 +104,6 @@ class ServedModel:
 
     @property
     def bundle(self) -> ModelBundle:
-        """The bundle that answers."""
         return self.recommender.bundle
 
     def read_log(self, rows: list[dict[str, Any]]) -> UserHistories:

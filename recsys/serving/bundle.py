@@ -267,7 +267,6 @@ class ModelBundle:
         return scorer if self.count_ensemble is None else self.count_ensemble.added_to(scorer)
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """See `Recommender.save`."""
         if len(self.item_table) != self.manifest.num_items:
             raise InputError(f"{self.path}: items were added after training: they cannot be saved")
         path = Path(path)
@@ -286,12 +285,10 @@ class ModelBundle:
 
     @property
     def num_items(self) -> int:
-        """Size of the catalogue, I."""
         return len(self.item_table)
 
     @property
     def times(self) -> TimesRead:
-        """Which times the model reads."""
         return "none" if self.trained is None else self.trained.times
 
     @property
@@ -301,7 +298,6 @@ class ModelBundle:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The mapping between item ids and item tokens."""
         return Vocabulary(self.item_table["item_id"])
 
     @property

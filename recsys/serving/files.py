@@ -10,7 +10,6 @@ import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from recsys.data.prepared import PreparedDataset
-from recsys.errors import InputError
 from recsys.folders.atomic import new_file
 from recsys.progress import stage
 
@@ -18,15 +17,8 @@ _ROWS, _USERS = 1 << 20, 1 << 14
 """Rows of an answer, and users of a dataset, that are in the memory at once."""
 
 
-def check_format(out: Path) -> None:
-    """Raise an `InputError` if the extension of a file is of no known format."""
-    if out.suffix not in (".parquet", ".csv"):
-        raise InputError(f"{out}: can write .parquet, .csv, not {out.suffix or 'no extension'}")
-
-
 def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
     """Write frames of the same columns to a Parquet or CSV file, atomically; return their rows."""
-    check_format(out)
     rows = 0
     with new_file(out) as file, file.open("wb") as stream, ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
@@ -65,12 +57,3 @@ def write_answers(
                 line.advance()
 
     return write_frames(frames(), out)
-
-
-def save_embeddings(table: pl.DataFrame, out: Path) -> None:
-    """Write a table of an id and the array ``embedding``, in CSV a column for each dimension."""
-    if out.suffix == ".csv":
-        (width,) = table.schema["embedding"].shape  # type: ignore[attr-defined]
-        names = [f"e{dimension}" for dimension in range(width)]
-        table = table.with_columns(pl.col("embedding").arr.to_struct(names)).unnest("embedding")
-    write_frames([table], out)

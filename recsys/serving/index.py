@@ -127,7 +127,6 @@ class IndexedScorer:
 
     @property
     def num_items(self) -> int:
-        """Size of the catalogue, I."""
         return self.exact.num_items
 
     def score(self, histories: Histories, candidates: Int32s | None = None) -> Tensor:

@@ -2,19 +2,11 @@
 
 BUNDLE = "bundle"
 SETTINGS, REPORT = "experiment.yaml", "report.html"
-COMPARISON = "comparison"
 
 ANSWER = "answer"
 FIT_SECONDS = "fit_seconds"
-TUNE_SECONDS = "tune_seconds"
-BEST_EPOCH = "best_epoch"
 PARAMETERS = "parameters"
 PEAK_MEMORY = "peak_memory_mib"
-PRECISION = "precision"
-"""The parameter for the precision that ``training.precision: auto`` became."""
-COUNT_WEIGHT = "count_ensemble_weight"
-REPEAT_WEIGHT = "count_ensemble_repeat_weight"
-RECENT_WEIGHT = "count_ensemble_recent_weight"
 
 COSTS = {FIT_SECONDS: "fit s", PEAK_MEMORY: "peak MiB", PARAMETERS: "parameters"}
 """The costs that a comparison shows, with the heads of their columns."""

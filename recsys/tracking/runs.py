@@ -18,7 +18,6 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Source, source_of
 from recsys.evaluation.tables import NextListTable, RankTable
-from recsys.tracking.artifacts import COMPARISON
 from recsys.tracking.store import existing_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)
@@ -40,13 +39,11 @@ class EvaluatedRun:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
         name: str = self.run.info.run_name
         return f"{name}, model alone" if self.model_alone else name
 
     @property
     def model(self) -> str:
-        """The family of the model or baseline."""
         family: str = self.run.data.tags.get("model", "unknown")
         return family.removesuffix(WITH_COUNTS) if self.model_alone else family
 
@@ -107,7 +104,7 @@ def log_report(folder: Path, run: EvaluatedRun, tracking: TrackingConfig) -> Non
     """Log the files of a comparison report as artifacts of a run, in the folder ``comparison``."""
     with refuse_broken_store(tracking.uri):
         client = MlflowClient(tracking.absolute_uri)
-        client.log_artifacts(run.run.info.run_id, str(folder), COMPARISON)
+        client.log_artifacts(run.run.info.run_id, str(folder), "comparison")
 
 
 def _runs_of(client: MlflowClient, tracking: TrackingConfig) -> tuple[list[Run], dict[str, Run]]:

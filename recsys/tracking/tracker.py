@@ -23,7 +23,6 @@ from recsys.config.experiment import Experiment, TrackingConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated, one_line, undivided
 from recsys.evaluation.candidates import Candidates, protocol_tags
-from recsys.evaluation.metrics import Interval
 from recsys.folders.atomic import sync, sync_entries
 from recsys.folders.digests import file_sha256
 from recsys.tracking.store import STORE_ERRORS, open_store, refuse_broken_store
@@ -54,7 +53,6 @@ class Tracker:
     """Why it has not, in one line; empty if all is sent."""
 
     def tag(self, name: str, value: str) -> None:
-        """Set a tag."""
         self._put(partial(self.client.set_tag, self.run_id, name, value))
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
@@ -72,17 +70,6 @@ class Tracker:
         ]
         if not self.reason:
             self.flush()
-
-    def log_intervals(self, intervals: Mapping[str, Interval]) -> None:
-        """Log means by their names, and 95% intervals as ``NAME_low`` and ``NAME_high``."""
-        ends = ("", "_low", "_high")
-        self.log_metrics(
-            {
-                f"{name}{end}": value
-                for name, interval in intervals.items()
-                for end, value in zip(ends, interval, strict=True)
-            }
-        )
 
     def log_dataset(self, dataset: PreparedDataset) -> None:
         """Log which dataset the run reads, as MLflow shows it."""
