@@ -132,9 +132,10 @@ class Found:
 
     @classmethod
     def of(cls, ranks: RankTable, dataset: PreparedDataset) -> Found:
-        assert len(ranks.ranks) == WALKS * (LEADERS + FOLLOWERS)  # no target is left out
-        leading = dataset.user_ids.gather(ranks.users).str.contains("leader").to_numpy()
-        hits, luck = ranks.ranks <= BEST, binom(WALKS, BEST / ranks.protocol.num_items)
+        assert len(ranks.frame) == WALKS * (LEADERS + FOLLOWERS)  # no target is left out
+        users, places = ranks.frame["user"], ranks.frame["rank"].to_numpy()
+        leading = dataset.user_ids.gather(users).str.contains("leader").to_numpy()
+        hits, luck = places <= BEST, binom(WALKS, BEST / ranks.protocol.num_items)
         leaders, followers = float(hits[leading].mean()), float(hits[~leading].mean())
         return cls(leaders, followers, float(luck.ppf(1 - 1e-6)) / WALKS)
 

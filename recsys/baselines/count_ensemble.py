@@ -88,7 +88,7 @@ class CountEnsemble:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         weights = {name: getattr(self, name) for name in _WEIGHTS}
-        save_counts(self.counts, path, _HEADER, {"weights": weights})
+        save_counts(self.counts, path, _HEADER, weights=weights)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], num_items: int) -> CountEnsemble:

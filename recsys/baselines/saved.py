@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
-from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
@@ -27,19 +26,16 @@ LARGEST_VALUE = 1e15
 _MATRIX = {"offsets": np.int64, "columns": np.int32, "values": np.float64}
 
 
-def save_baseline(scorer: Scorer, path: Path) -> None:
-    """Write one safetensors file: the arrays of the scorer, and its settings in the header."""
-    save_counts(scorer, path, _HEADER, {})
-
-
 def load_baseline(path: str | os.PathLike[str], name: str, num_items: int) -> Scorer:
-    """Read the baseline of a name and catalogue size that `save_baseline` wrote, or InputError."""
+    """Read the baseline of a name and catalogue size that `save_counts` wrote, or InputError."""
     with opened(path, _HEADER, "a baseline") as (tensors, facts):
         scorer: Scorer = read_counts(BASELINES[name].kind, tensors, facts, num_items)
     return scorer
 
 
-def save_counts(scorer: Any, path: str | os.PathLike[str], header: str, facts: Any) -> None:
+def save_counts(
+    scorer: Any, path: str | os.PathLike[str], header: str = _HEADER, **facts: Any
+) -> None:
     """Write a dataclass of matrices, arrays and settings; its settings and the facts as JSON."""
     tensors: dict[str, NDArray[Any]] = {}
     settings: dict[str, Any] = {}

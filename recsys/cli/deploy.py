@@ -46,7 +46,8 @@ def serve_bundle(
         host: Address to listen on; 0.0.0.0 for every network.
         port: Port to listen on; 0 for any free one.
         workers: Processes that answer at the port, each with a model of its own.
-        threads: Threads of the model of each worker. Default: all cores, divided by the workers.
+        threads: Threads of the model of each worker. Default: all cores but one, or all divided by
+            the workers.
         gather_ms: Milliseconds that requests wait at most to share a pass of the model; a request
             that comes alone never waits.
         gpu: Answer on the GPU, which holds a model for each worker.

@@ -186,7 +186,7 @@ def run_backtest(
         tables = {str(number): table for number, table in enumerate(ranks, 1)}
         for fold, table in {**tables, "pooled": pooled}.items():
             users = table.frame["user"].n_unique()
-            row = {"model": name, "fold": fold, "users": users, "targets": len(table.ranks)}
+            row = {"model": name, "fold": fold, "users": users, "targets": len(table.frame)}
             rows.append(row | by_end(table.summary(metrics)))
     k = 10 if 10 in cutoffs else cutoffs[0]
     shown = {"model", "fold", "users", "targets"}

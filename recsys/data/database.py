@@ -274,7 +274,4 @@ def with_nulls(values: pl.Series) -> pl.Series:
         values = values.cast(pl.String)
     if values.dtype != pl.String:
         return values
-    stripped = values.str.strip_chars()
-    words = pl.Series(MISSING_WORDS).implode()
-    named = pl.when(~stripped.is_in(words)).then(stripped).alias(values.name)
-    return pl.select(named).to_series()
+    return values.str.strip_chars().replace(dict.fromkeys(MISSING_WORDS))

@@ -327,12 +327,6 @@ class Encoders:
         )
 
     @property
-    def input_sizes(self) -> tuple[int, int]:
-        """Categories, and numbers, of interactions and users; those of users are numbered last."""
-        sizes = [(e.num_categories, e.num_numbers) for e in (self.interactions, self.users)]
-        return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
-
-    @property
     def input_columns(self) -> list[str]:
         """The columns of interactions and users that the model reads, each once."""
         return list(dict.fromkeys([*self.interactions.columns, *self.users.columns]))

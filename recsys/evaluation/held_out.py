@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -145,19 +145,14 @@ def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) 
     most_popular = np.argsort(-np.bincount(bought, minlength=num_items + 1)[1:], kind="stable")
     deciles = np.zeros(num_items + 1, dtype=np.int8)
     deciles[1 + most_popular] = 1 + np.arange(num_items) * 10 // num_items
+    lengths = [*_HISTORY.values()]
     history = np.searchsorted([*_HISTORY], histories.lengths[rows], side="right") - 1
     frame = table.frame.with_columns(
-        history=_labels(history, [*_HISTORY.values()]),
-        purchase=_labels(repeated, ["new", "repeat"]),
+        history=pl.Series(lengths, dtype=pl.Enum(lengths)).gather(history),
+        purchase=pl.Series(np.where(repeated, "repeat", "new"), dtype=pl.Enum(["new", "repeat"])),
         popularity_decile=pl.Series(deciles[holdout.targets]),
     )
     return RankTable(frame, table.protocol)
-
-
-def _labels(numbers: NDArray[np.int64 | np.bool_], labels: Sequence[str]) -> pl.Series:
-    """Turn numbers into labels that keep their order; null for -1."""
-    texts = [None if number < 0 else labels[number] for number in numbers.tolist()]
-    return pl.Series(texts, dtype=pl.Enum(labels))
 
 
 # --- Lists of next purchases ----------------------------------------------------------------------

@@ -301,11 +301,6 @@ def source_of(metric: str) -> Source:
     return SOURCES[split_name(metric, SOURCES)[0]]
 
 
-def is_per_user(metric: str) -> bool:
-    """Does every user have a value, so that there are intervals and tests?"""
-    return source_of(metric) in ("ranks", "next_lists")
-
-
 def split_name(metric: str, kinds: Iterable[str]) -> tuple[str, int | None]:
     """Split a name into its kind, one of the given ones, and its cut-off; only mrr may lack one.
 

@@ -99,27 +99,6 @@ class RankTable(SavedTable):
     """
 
     noun = "rank table"
-    schema: ClassVar = {
-        "user": pl.Int64,
-        "target": pl.Int32,
-        "rank": pl.Int64,
-        "history_length": pl.Int32,
-    }
-
-    @property
-    def ranks(self) -> Int64s:
-        """The ranks [Q], as `recsys.evaluation.metrics` takes them."""
-        return self.frame["rank"].to_numpy()
-
-    @property
-    def users(self) -> Int64s:
-        """The user of each target [Q]; the targets of a user need not be adjacent."""
-        return self.frame["user"].to_numpy()
-
-    @property
-    def segments(self) -> list[str]:
-        """The names of the columns that targets can be grouped by."""
-        return [name for name in self.frame.columns if name not in ("user", "target", "rank")]
 
     def values(self, metric: str) -> NDArray[np.float64]:
         """Return one metric of every user [U], users ascending: the mean over the user's lists."""
@@ -170,9 +149,8 @@ def rank_table(
             "user": holdout.users,
             "target": holdout.targets,
             "rank": ranks,
-            "history_length": holdout.histories.lengths[holdout.history_rows],
-        },
-        schema=RankTable.schema,
+            "history_length": holdout.histories.lengths[holdout.history_rows].astype(np.int32),
+        }
     )
     name = CATALOGUE if candidates is None else candidates.name
     dropped, without = holdout.dropped, holdout.without_history
@@ -256,10 +234,9 @@ def next_list_table(
     frame = pl.DataFrame(
         {
             "user": holdout.owners,
-            "generated": pl.Series(lists),
+            "generated": pl.Series(lists).arr.to_list(),
             "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
-        },
-        schema_overrides={"generated": pl.List(pl.Int32)},
+        }
     )
     protocol = TableProtocol(part, num_items, seen, holdout.dropped, length=lists.shape[1])
     return NextListTable(frame, protocol)
@@ -272,15 +249,10 @@ def top_k_table(
     frame = pl.DataFrame(
         {
             "user": holdout.owners,
-            "history_length": holdout.histories.lengths,
-            "items": pl.Series(items),
-            "scores": pl.Series(scores),
-        },
-        schema_overrides={
-            "history_length": pl.Int32,
-            "items": pl.List(pl.Int32),
-            "scores": pl.List(pl.Float32),
-        },
+            "history_length": holdout.histories.lengths.astype(np.int32),
+            "items": pl.Series(items).arr.to_list(),
+            "scores": pl.Series(scores).arr.to_list(),
+        }
     )
     protocol = TableProtocol(part, num_items, seen, holdout.dropped, length=items.shape[1])
     return TopKTable(frame, protocol)

@@ -84,7 +84,9 @@ class Catalogue:
         has_ids = not isinstance(config, FeatureReaderConfig) or config.item_ids
         inputs = features = None
         if encoders.input_columns:
-            inputs = FeatureEmbeddings(*encoders.input_sizes, dim)
+            read = encoders.interactions, encoders.users  # categories of users are numbered last
+            sizes = sum(e.num_categories for e in read), sum(e.num_numbers for e in read)
+            inputs = FeatureEmbeddings(*sizes, dim)
         if self.features is not None:
             values = tuple(map(torch.from_numpy, self.features))
             own_rows = np.where(interactions > 0, np.arange(len(interactions)), PAD)

@@ -138,7 +138,7 @@ class ModelScorer:
 
     def _columns(self, last: LastRepresentation, width: int, least: int) -> Iterator[slice]:
         """Divide C candidates into chunks of a step; each takes so many elements at least."""
-        elements = max(self._head.elements_per_candidate(last), least)
+        elements = max(len(last.state) * (last.keys.shape[2] if self._head.attends else 1), least)
         step = max(1, self._step[1] // elements)
         step -= step % 64 if step > 64 and not least else 0
         for start in range(0, width, step):

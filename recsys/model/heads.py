@@ -162,10 +162,6 @@ class Head:
         most = 1 << 22 if device.type == "cpu" else 1 << 27
         return max(1, most // (max(1, _KEPT * len(self.poolings)) * length * candidates))
 
-    def elements_per_candidate(self, last: LastRepresentation) -> int:
-        """The number of elements that `score_last` holds in memory for each candidate."""
-        return len(last.state) * (last.keys.shape[2] if self.attends else 1)
-
     def _triangles(self, length: int) -> Tensor:
         """exp(-λ (t - j)) of position t (row) and purchase j ≤ t [H, L, L]; of sums, normalised."""
         steps = torch.arange(length, device=self.decays.device)

@@ -18,7 +18,7 @@ from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError, printable
 from recsys.evaluation.candidates import candidates_in_words
-from recsys.evaluation.metrics import Interval, Source, bootstrap_means, is_per_user, source_of
+from recsys.evaluation.metrics import Interval, Source, bootstrap_means, source_of
 from recsys.reports.statistics import ALPHA, PairedResult, differing_fields, holm, paired_difference
 from recsys.tracking.artifacts import COSTS
 from recsys.tracking.runs import TARGET, EvaluatedRun, differing_tags, find_runs, run_label
@@ -93,7 +93,7 @@ class ComparedRun:
 
     def intervals_of(self, metrics: Sequence[str]) -> dict[str, Interval]:
         """Return means with intervals over users; those of one run are exactly what it logged."""
-        per_user = [metric for metric in metrics if is_per_user(metric)]
+        per_user = [metric for metric in metrics if source_of(metric) != "logged"]
         intervals: dict[str, Interval] = {}
         if self.seeds > 1:
             for metric in per_user:
@@ -136,7 +136,7 @@ class Comparison:
     @property
     def headline(self) -> str:
         """The metric that runs are ordered by: NDCG@10, or the last with a value per user."""
-        tested = [name for name in self.metrics if is_per_user(name)]
+        tested = [name for name in self.metrics if source_of(name) != "logged"]
         return HEADLINE if HEADLINE in tested or not tested else tested[-1]
 
     def by_merit(self) -> list[ComparedRun]:
@@ -187,8 +187,9 @@ class Comparison:
         if not metrics:
             raise InputError(f"metrics {', '.join(self.metrics)}: only rank metrics have segments")
         table, rows = self.rows[0].runs[0].ranks, []
-        if column not in table.segments:
-            raise InputError(f"segment {column!r}: must be one of {', '.join(table.segments)}")
+        segments = [name for name in table.frame.columns if name not in ("user", "target", "rank")]
+        if column not in segments:
+            raise InputError(f"segment {column!r}: must be one of {', '.join(segments)}")
         for segment in table.frame[column].unique().sort(nulls_last=True):
             targets = table.frame.filter(pl.col(column).eq_missing(pl.lit(segment)))
             users = targets["user"].n_unique()
@@ -253,7 +254,7 @@ def compare(
         metrics=tuple(metrics),
         dataset=first.run.data.tags.get("dataset", "unknown"),
         protocol=protocol,
-        users=len(np.unique(first.ranks.users)),
+        users=first.ranks.frame["user"].n_unique(),
         targets=len(first.ranks.frame),
     )
 

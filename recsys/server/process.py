@@ -44,13 +44,13 @@ def serve(
     """Serve until SIGTERM or SIGINT; then answer what was asked, and return.
 
     Several workers are uvicorn's: each has a model of its own, one that dies is replaced, and on
-    SIGHUP one after the other is. Each has so many ``threads`` of torch; by default all workers
-    divide the cores. Port 0 is any free one.
+    SIGHUP one after the other is. Each has so many ``threads`` of torch; by default workers divide
+    the cores, and one process alone leaves a core to HTTP. Port 0 is any free one.
 
     Raises:
         InputError: the model cannot be opened, or the address cannot be listened on.
     """
-    threads = threads or max(1, usable_processors() // workers)
+    threads = threads or max(1, usable_processors() // workers - (workers == 1))
     # Nothing here keeps a model that is replaced, or that each of several workers has.
     service = Service(ServedModel.load(settings), threads) if workers == 1 else None
     if service is None:

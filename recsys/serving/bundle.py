@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from recsys.baselines.count_ensemble import CountEnsemble
-from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_baseline
+from recsys.baselines.saved import LARGEST_VALUE, load_baseline, save_counts
 from recsys.config.experiment import Experiment
 from recsys.config.files import dump_experiment, load_experiment
 from recsys.data.columns import plain_name
@@ -76,7 +76,7 @@ def write_files(
 ) -> None:
     """Write all files of a bundle but its manifest."""
     if not isinstance(answer, Model):
-        save_baseline(answer, folder / BASELINE)
+        save_counts(answer, folder / BASELINE)
     else:
         weights = {name: weight.detach().cpu() for name, weight in answer.state_dict().items()}
         save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)

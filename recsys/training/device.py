@@ -69,25 +69,19 @@ def gpu_memory() -> int | None:
 
 
 def settle_precision(experiment: Experiment) -> Precision:
-    """Return the precision of the matrix products of a training, and log it with the reason.
+    """Return the precision of the matrix products of a training, and log what ``auto`` settles on.
 
     ``auto`` is bf16 on a GPU that supports it. On a CPU the product of states and candidates is
     timed in both, because no processor flag tells; several processes might not agree.
     """
-    settled: Precision
     if experiment.training.precision != "auto":
-        settled, reason = experiment.training.precision, "as set"
-    elif torch.cuda.is_available():
-        supported = torch.cuda.is_bf16_supported(including_emulation=False)
-        settled = "bf16" if supported else "float32"
-        reason = f"the GPU {'supports it' if supported else 'has no bf16'}"
-    elif processes() > 1:
-        settled, reason = "float32", "several processes on CPUs"
+        return experiment.training.precision
+    if torch.cuda.is_available():
+        is_faster = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        share = bf16_share(experiment.model.embedding_dim)
-        settled = "bf16" if share < _WORTHWHILE else "float32"
-        reason = f"a product in bf16 took {share:.2f} times as long as in float32"
-    logger.debug("precision: %s: %s", settled, reason)
+        is_faster = processes() == 1 and bf16_share(experiment.model.embedding_dim) < _WORTHWHILE
+    settled: Precision = "bf16" if is_faster else "float32"
+    logger.debug("precision: %s", settled)
     return settled
 
 

@@ -98,11 +98,6 @@ def _working_dtype(side: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if autocast else side.dtype
 
 
-def count_targets(targets: Tensor) -> Tensor:
-    """Count the targets; at least 1: one of several processes may have none in a step."""
-    return (targets != PAD).sum().clamp_(min=1)
-
-
 # --- Over the full catalogue ----------------------------------------------------------------------
 
 
@@ -170,7 +165,7 @@ def chunked_cross_entropy(
         return losses, gradient
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
-    return total / count_targets(targets)
+    return total / (targets != PAD).sum().clamp_(min=1)  # one of several processes may have none
 
 
 def softmax_gradient(
@@ -218,16 +213,6 @@ def _aligned(side: Tensor) -> Tensor:
 # and their gradient by the logits of the targets [...]. That by the negatives' overwrites these.
 
 
-def draw_negatives(count: int, num_items: int, device: torch.device) -> Tensor:
-    """Draw the negatives of a step, item tokens [C]: all are equally likely, some may be equal.
-
-    A draw as large as the catalogue has every item once.
-    """
-    if count < num_items:
-        return torch.randint(1, num_items + 1, (count,), device=device)
-    return torch.arange(1, num_items + 1, device=device)
-
-
 def sampled_softmax(target: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
     """Return -log of the share of the target in a softmax of the target and the negatives.
 
@@ -250,24 +235,13 @@ def binary_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return the mean of -w log sigmoid(target) and -log(1 - sigmoid(negative)) of each negative.
 
-    With w = 1 it is the loss of SASRec, with `calibrated_weight` that of gSASRec.
+    With w = 1 it is the loss of SASRec, with β = 1 - t (1 - C / (I - 1)) that of gSASRec, whose
+    calibration is t (Petrov and Macdonald 2023, https://arxiv.org/abs/2308.07192).
     """
     present = 1 + (negatives > NO_NEGATIVE).sum(-1)
     losses = (target_weight * F.softplus(-target) + F.softplus(negatives).sum(-1)) / present
     negatives.sigmoid_().div_(present[..., None])
     return losses, (target.sigmoid() - 1) * (target_weight / present)
-
-
-def calibrated_weight(num_negatives: int, num_items: int, calibration: float) -> float:
-    """Return gSASRec's weight β of the target: 1 - t (1 - alpha), alpha = C / (I - 1).
-
-    Source: Petrov and Macdonald 2023, https://arxiv.org/abs/2308.07192
-
-    >>> calibrated_weight(25, 101, 0.0), calibrated_weight(25, 101, 1.0)
-    (1.0, 0.25)
-    """
-    sampled = min(1.0, num_negatives / max(num_items - 1, 1))
-    return 1 - calibration * (1 - sampled)
 
 
 def exact(logits: Tensor) -> Tensor:
@@ -355,14 +329,17 @@ def _sampled_loss(
 ) -> Tensor:
     """`mean_loss` against negatives; embeddings are read by row, so their gradient is sparse."""
     head, count = model.head, config.num_negatives
-    items = draw_negatives(count, model.num_items, targets.device)
+    items = torch.arange(1, model.num_items + 1, device=targets.device)
+    if count < len(items):  # all are equally likely, some may be equal
+        items = torch.randint(1, len(items) + 1, (count,), device=targets.device)
     candidates = head.represent_candidates(model.items(items))
     of_targets = head.represent_candidates(model.items(targets))
     target_logits = exact(head.score_targets(history, of_targets))
     gradients = torch.empty_like(target_logits, requires_grad=False)
     weight = 1.0
     if isinstance(config, GeneralisedBinaryCrossEntropy):
-        weight = calibrated_weight(count, model.num_items, config.calibration)
+        sampled = min(1.0, count / max(model.num_items - 1, 1))
+        weight = 1 - config.calibration * (1 - sampled)
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         logits, of_target = exact(scores).contiguous(), target_logits.detach()[rows]
@@ -383,4 +360,4 @@ def _sampled_loss(
     total = chunked_sum(head.logits, loss, history, candidates, chunk_rows)
     # A zero whose gradient is that of the loss by the logits of the targets.
     zero = ((target_logits - target_logits.detach()) * gradients).sum()
-    return (total + zero) / count_targets(targets)
+    return (total + zero) / (targets != PAD).sum().clamp_(min=1)

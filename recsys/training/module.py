@@ -21,13 +21,6 @@ from recsys.model.models import Model, ModelInputs
 from recsys.training.losses import mean_loss
 
 
-def use_sparse_gradients(model: Model) -> None:
-    """Make the gradients of all tables with a row per item sparse."""
-    for table in model.modules():
-        if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
-            table.sparse = True
-
-
 class RowwiseAdamW(torch.optim.AdamW):
     """`torch.optim.AdamW` that updates only the rows of a sparse gradient.
 
@@ -128,8 +121,10 @@ class TrainingModule(pl.LightningModule):
             with torch.no_grad():
                 items = teacher.head.represent_candidates(teacher.items.table()).embeddings
             self._teacher = teacher.eval(), items
-        if config.loss.kind != "cross_entropy":
-            use_sparse_gradients(model)
+        if config.loss.kind != "cross_entropy":  # the tables with a row per item: few rows are read
+            for table in model.modules():
+                if isinstance(table, nn.Embedding) and table.num_embeddings == model.num_items + 1:
+                    table.sparse = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["sums"] = self.sums.tolist()

@@ -22,7 +22,7 @@ from recsys.baselines.neighbours import (
     MatrixFactorisation,
     MatrixFactorisationSettings,
 )
-from recsys.baselines.saved import load_baseline, save_baseline
+from recsys.baselines.saved import load_baseline, save_counts
 from recsys.baselines.transitions import (
     MARKOV_CHAIN,
     PCTM,
@@ -257,7 +257,7 @@ def test_a_saved_baseline_scores_as_before(
     name: str, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     scorer = BASELINES[name].fit(tiny_dataset, "test", BASELINES[name].grid[0])
-    save_baseline(scorer, tmp_path / "file")
+    save_counts(scorer, tmp_path / "file")
     loaded = load_baseline(tmp_path / "file", name, tiny_dataset.num_items)
     histories = tiny_dataset.histories("test")
     assert torch.equal(loaded.score(histories), scorer.score(histories))

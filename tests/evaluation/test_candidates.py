@@ -115,7 +115,7 @@ def test_given_candidates(
         assert set(among) == {two, *targets[user]}
     constant = Popularity(np.zeros(dataset.num_items + 1))
     ranks = evaluate(constant, holdout, "test", "allow", candidates)
-    assert ranks.ranks.tolist() == candidates.sets.lengths.tolist()
+    assert ranks.frame["rank"].to_list() == candidates.sets.lengths.tolist()
     assert ranks.protocol.candidates == candidates.name
     item = dataset.vocabulary.decode(holdout.targets[:1])[0]
     lacking = table.filter((pl.col("user_id") != "u000") | (pl.col("item_id") != item))

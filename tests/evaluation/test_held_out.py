@@ -68,7 +68,7 @@ def test_one_pass_equals_two_passes(
     tables, _ = evaluate_held_out(scores_of(scorer), tiny_dataset, holdout, "test", config, None)
     assert scorer.num_scored == len(holdout.histories)
     expected = evaluate(scorer, holdout, "test", config.seen)
-    assert tables["ranks_test"].frame["rank"].to_list() == expected.ranks.tolist()
+    assert tables["ranks_test"].frame["rank"].to_list() == expected.frame["rank"].to_list()
     assert tables["ranks_test"].protocol == expected.protocol
     best, _ = top_k(scorer, holdout.histories, 3, config.seen)
     assert tables["topk_test"].frame["items"].to_list() == best.tolist()

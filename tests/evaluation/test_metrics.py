@@ -17,7 +17,6 @@ from recsys.errors import InputError
 from recsys.evaluation.metrics import (
     SOURCES,
     bootstrap_means,
-    is_per_user,
     metric_values,
     next_list_metrics,
     source_of,
@@ -170,7 +169,6 @@ def test_hand_computed() -> None:
 )
 def test_a_metric_is_computed_from_its_table(name: str, source: str) -> None:
     assert source_of(name) == source
-    assert is_per_user(name) == (source in {"ranks", "next_lists"})
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_items_without_a_score_tie_below_all_with_one(
     found = evaluate_predictions(table, experiment, tiny_dataset)
     (run,) = find_runs(["theirs"], experiment.tracking, "test")
     users = tiny_dataset.user_ids.gather(run.ranks.frame["user"]).to_list()
-    ranks = dict(zip(users, run.ranks.ranks.tolist(), strict=True))
+    ranks = dict(zip(users, run.ranks.frame["rank"].to_list(), strict=True))
     lengths = dict(zip(users, run.ranks.frame["history_length"].to_list(), strict=True))
     assert ranks["ann"] == 2
     assert all(ranks[user] >= 5 - lengths[user] for user in users if user != "ann")

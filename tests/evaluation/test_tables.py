@@ -25,6 +25,7 @@ from recsys.evaluation.tables import (
     top_k_table,
 )
 from recsys.inference.ranking import top_k
+from tests.helpers.rank_tables import SCHEMA
 
 SCORER = Popularity(np.array([0.0, 4, 3, 2, 1]))
 
@@ -136,7 +137,7 @@ def test_what_is_no_such_table_is_refused(table: Table, tmp_path: Path) -> None:
 
 def queried(*rows: tuple[int, int, int, int]) -> RankTable:
     """Of (user, target, rank, history_length)."""
-    frame = pl.DataFrame(list(rows), schema=RankTable.schema, orient="row")
+    frame = pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
     return RankTable(frame, TableProtocol("test", 20, "allow", 0))
 
 

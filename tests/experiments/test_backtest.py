@@ -18,6 +18,7 @@ from recsys.data.splits import folds
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol, pool_folds
 from tests.helpers.logs import log_of
+from tests.helpers.rank_tables import SCHEMA
 
 NO_TIMES = np.empty(0, dtype=np.int64)
 
@@ -91,13 +92,13 @@ def test_users_of_several_folds_count_once(datasets: list[PreparedDataset]) -> N
         lengths = [num_items] * len(users)  # histories are longer in the second fold
         frame = pl.DataFrame(
             {"user": users, "target": ranks, "rank": ranks, "history_length": lengths},
-            schema=RankTable.schema,
+            schema=SCHEMA,
         )
         return RankTable(frame, TableProtocol("test", num_items, "allow", dropped))
 
     tables = [table([0, 1], [1, 5], 6, 1), table([1, 0, 0, 2], [1, 9, 1, 9], 8, 2)]
     pooled = pool_folds(tables, [dataset.user_ids for dataset in datasets])
-    assert pooled.users.tolist() == [0, 1, 1, 0, 0, 2]
+    assert pooled.frame["user"].to_list() == [0, 1, 1, 0, 0, 2]
     assert pooled.values("recall_at_1").tolist() == [3 / 4, 1 / 2, 0]
     assert pooled.summary(["recall_at_1"])["recall_at_1"].mean == pytest.approx((3 / 4 + 1 / 2) / 3)
     assert (pooled.protocol.num_items, pooled.protocol.dropped) == (8, 3)
@@ -107,7 +108,7 @@ def test_users_are_identified_by_their_ids_not_their_rows() -> None:
     frame = pl.DataFrame({"user": [0], "target": [1], "rank": [1], "history_length": [3]})
     one = RankTable(frame, TableProtocol("test", 6, "allow", 0))
     pooled = pool_folds([one, one], [pl.Series(["b"]), pl.Series(["a", "b"])])
-    assert pooled.users.tolist() == [1, 0]
+    assert pooled.frame["user"].to_list() == [1, 0]
 
 
 def test_equal_histories_of_two_folds_are_two_lists() -> None:

@@ -16,6 +16,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, TableProtocol
 from recsys.training.checkpoints import CheckpointFile, TrainingState
+from tests.helpers.rank_tables import SCHEMA
 
 ROWS = 400_000
 
@@ -40,7 +41,7 @@ def write_log(path: Path) -> None:
 
 def write_table(path: Path) -> None:
     chance = np.random.default_rng(0)
-    frame = pl.DataFrame({name: chance.integers(0, 2**31, ROWS) for name in RankTable.schema})
+    frame = pl.DataFrame({name: chance.integers(0, 2**31, ROWS) for name in SCHEMA})
     RankTable(frame, TableProtocol("test", 500, "filter", 0)).save(path)
 
 

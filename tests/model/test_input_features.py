@@ -103,7 +103,6 @@ def test_encoders_learn_only_from_the_training_part(dataset: PreparedDataset) ->
     assert facts == [["buy", "view"], None, ["x", "y", "z"]]
     number = [*encoders.interactions.fitted.values()][1]
     assert getattr(number, "mean") == pytest.approx(trained["rating"].mean())  # noqa: B009
-    assert encoders.input_sizes == (5, 4)
 
 
 def test_features_follow_their_items(dataset: PreparedDataset) -> None:

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from recsys.config.experiment import CrossEntropy, SampledSoftmax
+from recsys.config.experiment import CrossEntropy, SampledSoftmax, TrainingConfig
 from recsys.config.model import DotProduct, HSTUConfig, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
 from recsys.model.embeddings import ItemFeatureEmbeddings
 from recsys.model.models import Model, ModelInputs
 from recsys.training.losses import mean_loss
-from recsys.training.module import use_sparse_gradients
+from recsys.training.module import Schedule, TrainingModule
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)
@@ -101,7 +101,7 @@ def test_features_of_inputs_and_candidates_are_learned(
     model = random_model(config)
     tokens, lengths, targets = torch.tensor([[2, 4]]), torch.tensor([2]), torch.tensor([[4, 1]])
     if isinstance(loss, SampledSoftmax):
-        use_sparse_gradients(model)
+        TrainingModule(model, TrainingConfig(loss=loss), Schedule(1, 1, 1), exclude_seen=False)
     history, _ = model.teacher_forced(ModelInputs(tokens, lengths), targets)
     mean_loss(loss, model, history, targets, None).backward()
     found = model.items.features

@@ -111,7 +111,7 @@ def test_a_bundle_is_evaluated_on_a_later_log(
     assert tiny_bundle.vocabulary.decode(holdout.histories.items).to_list() == ["hat", "socks"]
     table = evaluate(tiny_bundle.scorer, holdout, "test", "allow")
     best = Recommender(tiny_bundle).recommend([["hat", "socks"]], k=5, seen="allow")
-    assert table.ranks.tolist() == best.filter(item_id="boots")["rank"].to_list()
+    assert table.frame["rank"].to_list() == best.filter(item_id="boots")["rank"].to_list()
     assert run_json("evaluate", tiny_bundle.path, "--data", later.path)[0]["metric"]
 
 

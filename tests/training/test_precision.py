@@ -58,10 +58,8 @@ def test_bf16_is_taken_where_it_is_clearly_faster_or_set(
     assert settled(monkeypatch, 0.1, "float32") == "float32"
     assert settled(monkeypatch, 9.0, "bf16") == "bf16"
     assert caplog.messages == [
-        "precision: bf16: a product in bf16 took 0.42 times as long as in float32",
-        "precision: float32: a product in bf16 took 0.95 times as long as in float32",
-        "precision: float32: as set",
-        "precision: bf16: as set",
+        "precision: bf16",
+        "precision: float32",
     ]
 
 
@@ -108,11 +106,7 @@ def test_the_refit_and_the_bundle_have_the_precision_of_the_training(
     caplog.set_level(logging.DEBUG, logger="recsys.training.device")
     store = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
     run = fit(make_experiment("training.refit=true", store), dataset, tmp_path / "out")
-    said = [message for message in caplog.messages if message.startswith("precision")]
-    assert said == [
-        "precision: bf16: a product in bf16 took 0.40 times as long as in float32",
-        "precision: bf16: as set",
-    ]
+    assert [said for said in caplog.messages if "precision" in said] == ["precision: bf16"]
     assert ModelBundle.open(run.bundle).experiment.training.precision == "bf16"
     params = MlflowClient(run.tracking.absolute_uri).get_run(run.run_id).data.params
     assert (params["training.precision"], params["precision"]) == ("auto", "bf16")

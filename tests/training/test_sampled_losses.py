@@ -18,6 +18,7 @@ from recsys.config.experiment import (
     LossConfig,
     SampledLossConfig,
     SampledSoftmax,
+    TrainingConfig,
 )
 from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
@@ -25,12 +26,11 @@ from recsys.model.models import Model, ModelInputs
 from recsys.training.losses import (
     NO_NEGATIVE,
     binary_cross_entropy,
-    draw_negatives,
     mask_negatives,
     mean_loss,
     sampled_softmax,
 )
-from recsys.training.module import use_sparse_gradients
+from recsys.training.module import Schedule, TrainingModule
 
 ITEMS = 11
 """As many interactions of each item as its token."""
@@ -123,7 +123,7 @@ def test_the_loss_equals_the_plain_formula_at_each_position(
     torch.manual_seed(1)
     found = mean_loss(config, model, history, TARGETS, seen)
     torch.manual_seed(1)
-    negatives = draw_negatives(4, ITEMS, TARGETS.device)
+    negatives = torch.randint(1, ITEMS + 1, (4,))
     scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
     for b in range(3):
@@ -141,15 +141,6 @@ def test_the_loss_equals_the_plain_formula_at_each_position(
             parts = [-weight * F.logsigmoid(right), *(-F.logsigmoid(-wrong))]
             losses.append(torch.stack(parts).mean())
     assert found.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
-
-
-def test_negatives_are_equally_likely() -> None:
-    torch.manual_seed(0)
-    device = torch.device("cpu")
-    counts = torch.bincount(draw_negatives(9_999, 10_000, device), minlength=10_001)
-    assert (counts[0].item(), counts.sum().item()) == (0, 9_999)
-    assert counts.count_nonzero().item() == pytest.approx(10_000 * (1 - math.exp(-1)), rel=0.05)
-    assert draw_negatives(7, 5, device).tolist() == [1, 2, 3, 4, 5]
 
 
 def test_repeated_negatives_and_more_seen_items_than_positions() -> None:
@@ -174,8 +165,8 @@ def masked(items: Tensor, targets: Tensor, seen: Tensor | None) -> list[list[lis
 
 def test_only_rows_that_are_read_have_a_gradient() -> None:
     model = make_model(HEADS[0])
-    use_sparse_gradients(model)
     config = SampledSoftmax(kind="sampled_softmax", num_negatives=2)
+    TrainingModule(model, TrainingConfig(loss=config), Schedule(1, 1, 1), exclude_seen=False)
     history, seen = model.teacher_forced(
         ModelInputs(INPUTS.items[:1], INPUTS.lengths[:1]), TARGETS[:1]
     )

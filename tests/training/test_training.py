@@ -312,4 +312,4 @@ def test_the_figures_of_the_epochs_are_true_and_the_model_is_that_of_the_best(
     for name in ("ndcg_at_10", "recall_at_10"):
         assert best[f"epoch/valid_{name}"] == found.values(name).mean()
     assert curve.best_ranks is not None
-    assert curve.best_ranks.tolist() == found.ranks.tolist()
+    assert curve.best_ranks.tolist() == found.frame["rank"].to_list()
