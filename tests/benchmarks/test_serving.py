@@ -51,7 +51,7 @@ NO_STATES = ["--cache", "0"]
 TWO_STAGES = ["--retrieve", "200"]
 SIDES: dict[str, list[str]] = {
     "ours": OURS + NO_STATES,
-    "a core for HTTP": [*OURS, *NO_STATES, "--threads", str(max(1, usable_processors() - 1))],
+    "all cores": [*OURS, *NO_STATES, "--threads", str(usable_processors())],
     "workers": [*OURS, *NO_STATES, "--workers", str(usable_processors())],
     "two stages, workers": [*OURS, *NO_STATES, *TWO_STAGES, "--workers", str(usable_processors())],
     "known users": OURS,
