@@ -18,6 +18,7 @@ from recsys.config.model import (
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
+    broken_rule,
     reads_request_times,
 )
 from recsys.config.section import MAX_COUNT, MAX_SEED, Section, with_kind
@@ -262,7 +263,9 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _can_be_fitted(self) -> Self:
         model, start, counts = self.model, self.start, self.count_ensemble
-        if self.evaluation.request_time == "unknown" and reads_request_times(model):
+        teachers = [teacher.model for teacher in self.training.teachers]
+        readers = any(map(reads_request_times, (model, *teachers)))
+        if self.evaluation.request_time == "unknown" and readers:
             raise ValueError("evaluation.request_time must be known where model.times is request")
         if counts is not None and isinstance(model, SequenceToSequenceConfig):
             raise ValueError("count_ensemble: not supported by a model that generates purchases")
@@ -270,13 +273,14 @@ class Experiment(Section):
             raise ValueError("baseline: has no weights to start from: leave start out")
         if self.baseline is not None and (model != NextItemConfig() or counts is not None):
             raise ValueError("baseline: has no model and no count_ensemble: leave them out")
-        if teachers := self.training.teachers:
+        if teachers:
             if not isinstance(model, NextItemConfig | HSTUConfig):
                 raise ValueError(f"training.teachers: no model of kind {model.kind} has any")
             if self.training.loss.kind != "cross_entropy":
                 raise ValueError("training.teachers: need the loss cross_entropy")
-            AveragedConfig(kind="averaged", members=(AveragedMember(model=model), *teachers))
-            heads = [getattr(teacher.model, "head", None) for teacher in teachers]
+            if broken := broken_rule([model, *teachers]):
+                raise ValueError(f"training.teachers: {broken}")
+            heads = [getattr(teacher, "head", None) for teacher in teachers]
             if not all(isinstance(head, DotProduct | KernelAttention) for head in heads):
                 raise ValueError("training.teachers: each needs a dot product or kernel attention")
         return self
@@ -286,7 +290,7 @@ class Experiment(Section):
         """The models that are trained one by one: those of a mean, or the teachers of a model."""
         if isinstance(self.model, AveragedConfig):
             return self.model.members
-        return self.training.teachers if self.start is None else ()
+        return self.training.teachers
 
     def with_data(self, prepared: DataConfig) -> Experiment:
         """Return the experiment with the data settings that a dataset was prepared with.

@@ -1,5 +1,6 @@
 """The models: the features that they read, their parts and sizes."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, ValidationInfo, field_validator
@@ -252,6 +253,19 @@ class AveragedMember(Section):
     """Whether items seen before a target are left out of its loss; that of training if None."""
 
 
+def broken_rule(models: Sequence[SingleModelConfig]) -> str | None:
+    """Return why models cannot be a mean, or the teachers of the first one; None if they can."""
+    if len({model.max_sequence_length for model in models}) > 1:
+        return "all must have the same max_sequence_length"
+    inputs = ("interaction_features", "user_features")
+    if any(getattr(model, name, ()) for model in models for name in inputs):
+        return "models that read features of interactions or users have no mean"
+    features = [getattr(model, "item_features", ()) for model in models]
+    if any(own != features[0] for own in features):
+        return "all must have the same item_features"
+    return None
+
+
 class AveragedConfig(Section):
     """The mean of the scores of several models, which are trained one by one (`AveragedModel`)."""
 
@@ -262,15 +276,8 @@ class AveragedConfig(Section):
     @field_validator("members")
     @classmethod
     def _read_the_same(cls, members: tuple[AveragedMember, ...]) -> tuple[AveragedMember, ...]:
-        models = [member.model for member in members]
-        if len({model.max_sequence_length for model in models}) > 1:
-            raise ValueError("all must have the same max_sequence_length")
-        inputs = ("interaction_features", "user_features")
-        if any(getattr(model, name, ()) for model in models for name in inputs):
-            raise ValueError("models that read features of interactions or users have no mean")
-        features = [getattr(model, "item_features", ()) for model in models]
-        if any(own != features[0] for own in features):
-            raise ValueError("all must have the same item_features")
+        if broken := broken_rule([member.model for member in members]):
+            raise ValueError(broken)
         return members
 
     @property

@@ -366,9 +366,8 @@ def train_and_refit(
     decayed = curve.early_decay is not None
     if not (only_refit or decayed or curve.interrupted) and curve.best_epoch == epochs:
         logger.info(
-            "%s: still rising: the best epoch, %d, was the last: train longer with "
-            "--set training.max_epochs=%d",
-            *(experiment.name, epochs, 2 * experiment.training.max_epochs),
+            "%s: still rising: the best epoch, %d, was the last: raise its training.max_epochs",
+            *(experiment.name, epochs),
         )
     fitted = Fitted(model, model, ("train",), curve, curve.interrupted, catalogue)
     if not experiment.training.refit or curve.interrupted:

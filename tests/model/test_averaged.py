@@ -325,6 +325,7 @@ def test_a_model_learns_of_teachers_only_what_they_may_know_and_resumes(
         ((OTHERS[2],), {}, "needs a dot product or kernel attention"),
         ((DOT,), {"loss": {"kind": "bce"}}, "need the loss cross_entropy"),
         ((DOT.model_copy(update={"max_sequence_length": 9}),), {}, "same max_sequence_length"),
+        ((HSTU.model_copy(update={"times": "request"}),), {}, "request_time must be known"),
     ],
 )
 def test_teachers_that_cannot_teach_are_refused(
