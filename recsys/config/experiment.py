@@ -18,8 +18,8 @@ from recsys.config.model import (
     ModelConfig,
     NextItemConfig,
     SequenceToSequenceConfig,
-    broken_rule,
     reads_request_times,
+    why_no_mean,
 )
 from recsys.config.section import MAX_COUNT, MAX_SEED, Section, with_kind
 from recsys.errors import InputError
@@ -278,8 +278,8 @@ class Experiment(Section):
                 raise ValueError(f"training.teachers: no model of kind {model.kind} has any")
             if self.training.loss.kind != "cross_entropy":
                 raise ValueError("training.teachers: need the loss cross_entropy")
-            if broken := broken_rule([model, *teachers]):
-                raise ValueError(f"training.teachers: {broken}")
+            if reason := why_no_mean([model, *teachers]):
+                raise ValueError(f"training.teachers: {reason}")
             heads = [getattr(teacher, "head", None) for teacher in teachers]
             if not all(isinstance(head, DotProduct | KernelAttention) for head in heads):
                 raise ValueError("training.teachers: each needs a dot product or kernel attention")

@@ -253,7 +253,7 @@ class AveragedMember(Section):
     """Whether items seen before a target are left out of its loss; that of training if None."""
 
 
-def broken_rule(models: Sequence[SingleModelConfig]) -> str | None:
+def why_no_mean(models: Sequence[SingleModelConfig]) -> str | None:
     """Return why models cannot be a mean, or the teachers of the first one; None if they can."""
     if len({model.max_sequence_length for model in models}) > 1:
         return "all must have the same max_sequence_length"
@@ -276,8 +276,8 @@ class AveragedConfig(Section):
     @field_validator("members")
     @classmethod
     def _read_the_same(cls, members: tuple[AveragedMember, ...]) -> tuple[AveragedMember, ...]:
-        if broken := broken_rule([member.model for member in members]):
-            raise ValueError(broken)
+        if reason := why_no_mean([member.model for member in members]):
+            raise ValueError(reason)
         return members
 
     @property

@@ -103,6 +103,9 @@ def test_encoders_learn_only_from_the_training_part(dataset: PreparedDataset) ->
     assert facts == [["buy", "view"], None, ["x", "y", "z"]]
     number = [*encoders.interactions.fitted.values()][1]
     assert getattr(number, "mean") == pytest.approx(trained["rating"].mean())  # noqa: B009
+    read = encoders.interactions, encoders.users
+    assert sum(encoder.num_categories for encoder in read) == 5
+    assert sum(encoder.num_numbers for encoder in read) == 4
 
 
 def test_features_follow_their_items(dataset: PreparedDataset) -> None:

@@ -16,7 +16,7 @@ from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.models import ModelInputs
-from recsys.training.losses import chunked_cross_entropy, mean_loss, seen_before
+from recsys.training.losses import chunked_cross_entropy, mean_loss, prepared, seen_before
 
 
 def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
@@ -92,7 +92,7 @@ def test_what_a_teacher_teaches_is_the_gradient_of_a_soft_cross_entropy(head: An
     taught = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(8, 5, dtype=torch.float64)
     history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
     words = CrossEntropy(), model, history, targets, seen
-    found, plain = mean_loss(*words, taught), mean_loss(*words)
+    found, plain = mean_loss(*words, (taught[0], prepared(taught[1]))), mean_loss(*words)
     assert found.item() == pytest.approx(plain.item())
     scores = model.head.logits(history, model.head.represent_candidates(model.items.table()))
     expected = torch.zeros((), dtype=torch.float64)

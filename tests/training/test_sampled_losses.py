@@ -26,6 +26,7 @@ from recsys.model.models import Model, ModelInputs
 from recsys.training.losses import (
     NO_NEGATIVE,
     binary_cross_entropy,
+    draw_negatives,
     mask_negatives,
     mean_loss,
     sampled_softmax,
@@ -123,7 +124,7 @@ def test_the_loss_equals_the_plain_formula_at_each_position(
     torch.manual_seed(1)
     found = mean_loss(config, model, history, TARGETS, seen)
     torch.manual_seed(1)
-    negatives = torch.randint(1, ITEMS + 1, (4,))
+    negatives = draw_negatives(4, ITEMS, TARGETS.device)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.weight))
     losses = []
     for b in range(3):
@@ -141,6 +142,15 @@ def test_the_loss_equals_the_plain_formula_at_each_position(
             parts = [-weight * F.logsigmoid(right), *(-F.logsigmoid(-wrong))]
             losses.append(torch.stack(parts).mean())
     assert found.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-5)
+
+
+def test_negatives_are_equally_likely() -> None:
+    torch.manual_seed(0)
+    device = torch.device("cpu")
+    counts = torch.bincount(draw_negatives(9_999, 10_000, device), minlength=10_001)
+    assert (counts[0].item(), counts.sum().item()) == (0, 9_999)
+    assert counts.count_nonzero().item() == pytest.approx(10_000 * (1 - math.exp(-1)), rel=0.05)
+    assert draw_negatives(7, 5, device).tolist() == [1, 2, 3, 4, 5]
 
 
 def test_repeated_negatives_and_more_seen_items_than_positions() -> None:
