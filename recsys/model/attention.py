@@ -1,6 +1,6 @@
 """Attention: plain, scaled, additive and multi-head; masks; rotary positions.
 
-A mask is True where a key may be seen. Every form can return its weights.
+A mask is True where a key may be seen.
 """
 
 import math
@@ -201,26 +201,19 @@ class MultiHeadAttention(nn.Module):
             causal: whether each position sees only those up to itself.
             past: keys and values of positions before x, to which those of x are appended.
         """
-        query, key, value = self._project(x, context, query_positions)
+        if context is None:
+            query, key, value = self._heads(x, slice(None), 3)
+        else:
+            query = self.queries(x)
+            key, value = self.keys_values(context) if isinstance(context, Tensor) else context
+        if self.rotary is not None and (context is None or query_positions is not None):
+            query, key = self.rotary(query, query_positions), self.rotary(key)
         if past is not None:
             if past:
                 key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
             past[:] = key, value
         attended = attend(query, key, value, mask, causal=causal)
         return self.output(attended.transpose(1, 2).flatten(2))
-
-    def weights(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        mask: Tensor | None = None,
-        *,
-        causal: bool = False,
-        past: None = None,
-    ) -> Tensor:
-        """The attention weights of `forward`, [B, H, Q, K]."""
-        query, key, _ = self._project(x, context, None)
-        return attention_weights(query, key, mask, causal=causal)
 
     def queries(self, x: Tensor) -> Tensor:
         """[B, Q, D] to [B, H, Q, d]."""
@@ -235,15 +228,3 @@ class MultiHeadAttention(nn.Module):
         weight, bias = self.query_key_value.weight[rows], self.query_key_value.bias[rows]
         sides = F.linear(x, weight, bias).chunk(count, dim=-1)
         return [split_heads(side, self.num_heads) for side in sides]
-
-    def _project(
-        self, x: Tensor, context: Tensor | KeysValues | None, query_positions: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if context is None:
-            query, key, value = self._heads(x, slice(None), 3)
-        else:
-            query = self.queries(x)
-            key, value = self.keys_values(context) if isinstance(context, Tensor) else context
-        if self.rotary is not None and (context is None or query_positions is not None):
-            query, key = self.rotary(query, query_positions), self.rotary(key)
-        return query, key, value

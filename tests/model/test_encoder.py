@@ -15,7 +15,13 @@ from torch.nn import functional as F
 
 from recsys.config.files import parse_experiment
 from recsys.config.model import NextItemConfig, SequenceToSequenceConfig
-from recsys.model.attention import MultiHeadAttention, RotaryPositions, causal_mask, padding_mask
+from recsys.model.attention import (
+    MultiHeadAttention,
+    RotaryPositions,
+    attention_weights,
+    causal_mask,
+    padding_mask,
+)
 from recsys.model.build import build_model
 from recsys.model.embeddings import SinusoidalPositions
 from recsys.model.encoder import CausalFilter, Dropout, Encoder, EncoderBlock
@@ -150,20 +156,25 @@ def test_rotary_positions_by_the_published_matrix(
 
 def test_rotary_attention_depends_on_distances_only() -> None:
     torch.manual_seed(0)
-    layer = MultiHeadAttention(8, 2, rotary=RotaryPositions(12, 4)).double()
+    turned = RotaryPositions(12, 4).double()
+    layer = MultiHeadAttention(8, 2, rotary=turned).double()
     x = torch.randn(1, 5, 8, dtype=torch.float64)
     far = torch.cat([torch.randn(1, 3, 8, dtype=torch.float64), x], dim=1)
-    near, shifted = layer.weights(x), layer.weights(far)[:, :, 3:, 3:]
+    query, (key, value) = layer.queries(x), layer.keys_values(x)
+    near = attention_weights(turned(query), turned(key))
+    shifted = attention_weights(turned(layer.queries(far)), turned(layer.keys_values(far)[0]))
+    shifted = shifted[:, :, 3:, 3:]
     shifted = shifted / shifted.sum(dim=-1, keepdim=True)
     assert torch.allclose(near, shifted, rtol=0, atol=1e-6)
-    attended = layer.weights(x, causal=True) @ layer.keys_values(x)[1]  # values do not turn
+    # Values do not turn.
+    attended = attention_weights(turned(query), turned(key), causal=True) @ value
     joined = layer.output(attended.transpose(1, 2).flatten(2))
     assert torch.allclose(layer(x, causal=True), joined, rtol=0, atol=1e-12)
     with torch.no_grad():  # the fused kernel
         assert torch.allclose(layer(x, causal=True), joined, rtol=0, atol=1e-12)
     plain = MultiHeadAttention(8, 2).double()
     plain.load_state_dict(layer.state_dict())  # rotary positions have nothing to store
-    assert not torch.allclose(near, plain.weights(x), rtol=0, atol=1e-3)
+    assert not torch.allclose(layer(x), plain(x), rtol=0, atol=1e-3)
 
 
 def close(one: Tensor, other: Tensor) -> bool:
