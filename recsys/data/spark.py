@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,9 +36,18 @@ def spark_table(
     of a frame that know no place have no order. All machines of Spark share the folder, which is
     empty. What Spark cannot do, and no row at all, are an `InputError`.
     """
+    from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: I001, PLC0415
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - if both are missing, pyspark is named
+
     origin, path = "the frame", folder.resolve() / "spark"
-    with _errors(origin):
-        dropped = _keep(frame, config, origin, path)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="pyspark")
+            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+            dropped = _keep(frame, config, origin, path)
+    except (PySparkException, PySparkRuntimeError, Py4JError) as error:  # its last cause
+        cause = str(error).rpartition("Caused by: ")[2].strip().partition("\n")[0]
+        raise InputError(f"{origin}: Spark: {one_line(cause, 500)}") from error
     if not any(path.glob("*.parquet")):
         raise InputError(f"{origin}: no rows")
     table = open_table(path, origin, work=folder, memory=memory)
@@ -49,22 +56,6 @@ def spark_table(
     order = f" order by {name(_FILE)}, {name(_INDEX)}" if is_ordered else ""
     query = f"select {', '.join(map(name, types))} from ({table.query}){order}"
     return replace(table, query=query, types=types, dropped=dropped, is_ordered=is_ordered)
-
-
-@contextmanager
-def _errors(origin: str) -> Iterator[None]:
-    """Make one line of what goes wrong in Spark: its last cause."""
-    from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: I001, PLC0415
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - if both are missing, pyspark is named
-
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="pyspark")
-            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-            yield
-    except (PySparkException, PySparkRuntimeError, Py4JError) as error:
-        cause = str(error).rpartition("Caused by: ")[2].strip().partition("\n")[0]
-        raise InputError(f"{origin}: Spark: {one_line(cause, 500)}") from error
 
 
 def _keep(rows: DataFrame, config: DataConfig, origin: str, path: Path) -> dict[str, int]:

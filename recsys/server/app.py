@@ -70,7 +70,7 @@ def make_app(service: Service) -> FastAPI:
         redoc_url=None,
         telemetry=None,
     )
-    app.add_middleware(_Watched, service=service)
+    app.add_middleware(_watched, service=service)
     for kind in (InputError, AnyHTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     key = service.settings.api_key
@@ -135,19 +135,14 @@ def _key_check(key: str) -> Callable[..., Any]:
     return check
 
 
-class _Watched:
-    """Bounds the body of every request, counts and logs it."""
+def _watched(app: ASGIApp, service: Service) -> ASGIApp:
+    """Return an application that bounds the body of every request, counts and logs it."""
+    most, metrics = service.settings.body_bytes, service.metrics
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app = app
-        self._service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or an event of the server's life."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # an event of the server's life
+            await app(scope, receive, send)
             return
-        most, metrics = self._service.settings.body_bytes, self._service.metrics
         size, status, began = 0, 500, time.monotonic()
 
         async def bounded() -> Message:
@@ -165,7 +160,7 @@ class _Watched:
             await send(message)
 
         try:
-            await self._app(scope, bounded, counted)
+            await app(scope, bounded, counted)
         finally:
             seconds = time.monotonic() - began
             path = getattr(scope.get("route"), "path", "other")
@@ -174,6 +169,8 @@ class _Watched:
             if scope["path"] not in _QUIET_PATHS or status >= 500:
                 facts = {"method": scope["method"], "path": path, "status": status}
                 logger.info("request", extra={FACTS: {**facts, "ms": round(seconds * 1_000, 2)}})
+
+    return handle
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

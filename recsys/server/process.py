@@ -19,12 +19,11 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from recsys.errors import InputError
-from recsys.loading import bundle_folder
+from recsys.loading import open_bundle
 from recsys.machine import usable_processors
 from recsys.server.app import make_app
 from recsys.server.service import ServedModel, ServerSettings, Service
 from recsys.server.telemetry import FACTS, SHARED_METRICS, write_json_lines
-from recsys.serving.bundle import ModelBundle
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +52,7 @@ def serve(
     threads = threads or max(1, usable_processors() // workers - (workers == 1))
     # Nothing here keeps a model that is replaced, or that each of several workers has.
     service = Service(ServedModel.load(settings), threads) if workers == 1 else None
-    if service is None:
-        items = ModelBundle.open(bundle_folder(settings.bundle)).num_items
-    else:
-        items = service.model.bundle.num_items
+    items = (service.model.bundle if service else open_bundle(settings.bundle)).num_items
     with listen(host, port) as listener:
         write_json_lines()
         host, port = listener.getsockname()[:2]

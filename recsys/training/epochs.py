@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytorch_lightning as pl
@@ -163,7 +163,8 @@ class EpochRecorder(pl.Callback):
         """Decay from there over as many epochs as planned for the end."""
         steps = self._decay_epochs * step // epoch
         self.curve.early_decay = epoch, step
-        self._module.schedule = self._module.schedule.decay_from(step, steps)
+        schedule = self._module.schedule
+        self._module.schedule = replace(schedule, decay_steps=steps, total_steps=step + steps)
 
     def validate_start(self, *, may_win: bool) -> None:
         """Validate the weights before the first epoch, and report them as epoch 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,9 +81,6 @@ class Schedule:
         total = epochs * steps_per_epoch
         decay = round(total * config.decay_fraction)
         return cls(min(config.warmup_steps, -(-total // 10)), decay, total)
-
-    def decay_from(self, step: int, decay_steps: int) -> Schedule:
-        return replace(self, decay_steps=decay_steps, total_steps=step + decay_steps)
 
     def __call__(self, step: int) -> float:
         rise = (step + 1) / max(self.warmup_steps, 1)
