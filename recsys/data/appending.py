@@ -17,7 +17,7 @@ from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest
 from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import TableSource
-from recsys.data.times import is_compact
+from recsys.data.times import COMPACT
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, checked_path
 from recsys.folders.atomic import sole_use, work_folder
@@ -70,7 +70,7 @@ def append(
         except NoRowsLeftError as error:  # such as a day without purchases
             logger.warning("%s: nothing is added to %s", error, path)
             return old
-        if new.time_format != config.time_format and is_compact(new.time_format):
+        if new.time_format != config.time_format and new.time_format in COMPACT:
             raise InputError(
                 f"{new.origin}: its times are read as dates, as with --time-format "
                 f"{new.time_format!r}, and those of {path} were not: {_ANEW}, with --time-format "

@@ -29,7 +29,8 @@ MISSING_WORDS = (
 """The words that stand for a missing id or time, as pandas, databases and trackers write them."""
 PLAIN_INTEGER = "0|-?[1-9][0-9]{0,17}"
 """Text that is an integer of 64 bits; 007 is none."""
-_WHOLE_TEXT = rf"{PLAIN_INTEGER}|-?[0-9]{{1,15}}\.0"
+WHOLE_TEXT = rf"{PLAIN_INTEGER}|-?[0-9]{{1,15}}\.0"
+"""A whole number, also as pandas writes it where some are missing in the column: 7.0."""
 WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"}
 WHOLE |= {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"}
 """The types of integers."""
@@ -86,9 +87,9 @@ MACROS = {
     # Seventeen words are looked for only where a text begins as one of them, with a blank, or not.
     "present(t)": f"case when unicode(t) not in ({_BEGINNINGS}) then stripped(t) "
     f"when stripped(t) not in ({', '.join(map(text, MISSING_WORDS))}) then stripped(t) end",
-    # An integer, also as pandas writes it if some are missing in the column; null if missing.
-    "is_whole(t)": f"case when regexp_full_match(t, {text(_WHOLE_TEXT)}) then true "
-    f"else regexp_full_match(present(t), {text(_WHOLE_TEXT)}) end",
+    # Null if missing.
+    "is_whole(t)": f"case when regexp_full_match(t, {text(WHOLE_TEXT)}) then true "
+    f"else regexp_full_match(present(t), {text(WHOLE_TEXT)}) end",
     "whole_in(t)": f"coalesce(try_cast(t as bigint), try_cast(trim(t, {text(_BLANKS)}) as bigint))",
     "integer_in(t)": f"case when regexp_full_match(t, {text('[+-]?[0-9]+')}) "
     "then try_cast(t as bigint) end",

@@ -5,7 +5,7 @@ from typing import cast
 
 import polars as pl
 
-from recsys.data.database import dates_in, numbers_in, with_nulls
+from recsys.data.database import WHOLE_TEXT, dates_in, numbers_in, with_nulls
 from recsys.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -13,7 +13,6 @@ logger = logging.getLogger(__name__)
 _POINT = r"\.[0-9]|e[+-]"
 _DECIMAL = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-][0-9]+)?$"
 """A number as Python and pandas write it; 007 is none, and neither is 12E4."""
-_WHOLE = r"^(?:-?[0-9]{1,15}\.0|0|-?[1-9][0-9]{0,17})$"
 _CODE = r"^-?0[0-9]"
 """Digits that are text."""
 BOOLEANS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
@@ -123,7 +122,7 @@ def plain_ids(ids: pl.Series) -> pl.Series:
     """
     if ids.dtype == pl.String:
         # Almost no column of text has such an ending, and it is found fast.
-        whole = ids.str.ends_with(".0").any() and ids.str.contains(_WHOLE).all()
+        whole = ids.str.ends_with(".0").any() and ids.str.contains(f"^(?:{WHOLE_TEXT})$").all()
         return ids.str.strip_suffix(".0").cast(pl.Int64) if whole else ids
     if ids.dtype.is_float():
         bits = {"Float64": 53, "Float32": 24}.get(str(ids.dtype), 11)

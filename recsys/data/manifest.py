@@ -36,10 +36,9 @@ class Manifest(FolderManifest):
 
     noun: ClassVar[str] = "a prepared dataset"
     remedy: ClassVar[str] = "prepare the dataset again"
-    current_version: ClassVar[int] = 3
 
     format: Literal["recsys.prepared"] = "recsys.prepared"
-    format_version: int = current_version
+    format_version: int = 3
     origin: str
     """The name or path of the log."""
     log_fingerprint: str

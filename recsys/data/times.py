@@ -25,8 +25,8 @@ _KNOWN = (
 )
 """Forms that are found, or named where several fit; month and day are both tried first. Commas and
 the words GMT and UTC are left out, and seconds may have fractions."""
-_COMPACT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-"""Forms of dates that are whole numbers, by the number of their digits."""
+COMPACT = {"%Y%m%d": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S": 14}
+"""Forms of dates that are whole numbers, and how many digits these have."""
 _CODES = {
     **dict.fromkeys(("%d", "%m", "%H", "%I"), r"\d{1,2}"),
     **dict.fromkeys(("%y", "%M"), r"\d{2}"),
@@ -48,7 +48,7 @@ def date_of_form(value: str, form: str) -> str:
     form = " ".join(re.sub(r"\.%f|,(?= )| (GMT|UTC)\b", "", form).split())
     value = f"trim(regexp_replace({value}, '(,| GMT| UTC)( |[+-]|$)', ' \\2', 'g'))"
     fits = "true"
-    if form in _KNOWN or is_compact(form):
+    if form in (*_KNOWN, *COMPACT):
         fits = f"regexp_full_match({value}, {text(_pattern(form))})"
     forms = [form]
     if "%S" in form:
@@ -86,7 +86,7 @@ def compact_form(values: pl.Series) -> str | None:
     if not (known.dtype.is_integer() or known.dtype == pl.String):
         return None
     written = known.cast(pl.String).drop_nulls()
-    for form in _COMPACT.values():
+    for form in COMPACT:
         years = dates_of_form(written, form).dt.year()
         if years.is_between(1970, 2100).sum() >= _MOST_DATES * len(written) > 0:
             return form
@@ -114,16 +114,11 @@ def fitting_forms(values: pl.Series) -> list[str]:
     ]
 
 
-def is_compact(form: str | None) -> bool:
-    """Return whether dates of a form are whole numbers."""
-    return form in _COMPACT.values()
-
-
 @cache  # that of re has room for fewer
 def _pattern(form: str) -> str:
     """Return the pattern of text in a known form."""
-    for digits in (digits for digits, compact in _COMPACT.items() if compact == form):
-        return rf"\d{{{digits}}}"
+    if form in COMPACT:
+        return rf"\d{{{COMPACT[form]}}}"
     codes = re.split(r"(%[A-Za-z]| )", form)
     return "".join(_CODES.get(code, re.escape(code)) for code in codes)
 

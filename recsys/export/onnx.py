@@ -50,10 +50,9 @@ class ExportManifest(FolderManifest):
 
     noun: ClassVar[str] = "an ONNX export"
     remedy: ClassVar[str] = "export the bundle again"
-    current_version: ClassVar[int] = 1
 
     format: Literal["recsys.onnx"] = "recsys.onnx"
-    format_version: int = current_version
+    format_version: int = 1
     bundle: str
     """The digest of the manifest of the bundle that was exported."""
     num_items: int

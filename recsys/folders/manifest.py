@@ -38,11 +38,10 @@ class FolderManifest(BaseModel):
     """The kind of folder in messages, with its article."""
     remedy: ClassVar[str]
     """The advice in messages about an invalid folder."""
-    current_version: ClassVar[int]
-    """The version of the folder's layout; a folder of another version is refused."""
 
     format: str
     format_version: int
+    """The version of the folder's layout; a folder of another one than the default is refused."""
     recsys: str = Field(default_factory=library_version)
     """The version of the library that wrote the folder."""
     files: dict[str, str] = Field(default_factory=dict)
@@ -70,17 +69,18 @@ class FolderManifest(BaseModel):
             raise InputError(
                 f"{path}: not the manifest of {cls.noun}: {key} {wrong['msg'].lower()}"
             ) from error
-        same_version = manifest.format_version == cls.current_version
+        same_version = manifest.format_version == cls.model_fields["format_version"].default
         if same_version and manifest.digest != tree_sha256(json.loads(content)):
             raise InputError(f"{path}: the manifest was changed or is damaged; {cls.remedy}")
         return manifest
 
     def verify(self, folder: Path) -> None:
         """Refuse another format version, and a file that is missing or was changed."""
-        if self.format_version != self.current_version:
+        current = type(self).model_fields["format_version"].default
+        if self.format_version != current:
             raise InputError(
                 f"{folder}: format version {self.format_version}, and this library reads "
-                f"{self.current_version}; {self.remedy}"
+                f"{current}; {self.remedy}"
             )
         for name, expected in self.files.items():
             file = folder / name

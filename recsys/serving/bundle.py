@@ -46,10 +46,9 @@ class BundleManifest(FolderManifest):
 
     noun: ClassVar[str] = "a model bundle"
     remedy: ClassVar[str] = "train the model again"
-    current_version: ClassVar[int] = 3
 
     format: Literal["recsys.bundle"] = "recsys.bundle"
-    format_version: int = current_version
+    format_version: int = 3
     dataset_fingerprint: str
     num_items: int
     trained_on: TrainedOn

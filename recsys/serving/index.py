@@ -48,10 +48,9 @@ class IndexManifest(FolderManifest):
 
     noun: ClassVar[str] = "an index of items"
     remedy: ClassVar[str] = "make it again with recsys index"
-    current_version: ClassVar[int] = 2
 
     format: Literal["recsys.index"] = "recsys.index"
-    format_version: int = current_version
+    format_version: int = 2
     bundle: str
     """The SHA-256 of the checksums of the bundle's files."""
     probes: int
