@@ -78,21 +78,20 @@ def evaluate_held_out(
     score: Callable[[Holdout], Tensor],
     dataset: PreparedDataset,
     holdout: Holdout,
-    part: Part,
     config: EvaluationConfig,
     candidates: Candidates | None,
     added: Callable[[Scorer], Scorer] | None = None,
 ) -> tuple[dict[str, SavedTable], dict[str, float]]:
-    """Rank the targets and list the best items, scoring each history once.
+    """Rank the test targets and list the best items, scoring each history once.
 
     ``score`` returns the scores [H, I + 1] of the H histories of some of the targets; ``added``
     adds to them.
 
     Returns:
-        The tables ``ranks_PART`` and ``topk_PART``; and the `catalogue_metrics` of the latter. The
+        The tables ``ranks_test`` and ``topk_test``; and the `catalogue_metrics` of the latter. The
         best items are always of the full catalogue, and the cut-offs of the protocol decide how
         many are listed. What is ``added`` counts; the ranks without it are
-        ``ranks_PART_model_alone``.
+        ``ranks_test_model_alone``.
     """
     num_items, histories, seen = dataset.num_items, holdout.histories, config.seen
     length = min(max(config.cutoffs, default=1), _LONGEST, num_items)
@@ -117,13 +116,13 @@ def evaluate_held_out(
         ranks[rows] = rank(scored)
 
     def table(of: NDArray[np.int64]) -> RankTable:
-        made = rank_table(of, holdout, part, num_items, seen, candidates=candidates)
+        made = rank_table(of, holdout, "test", num_items, seen, candidates=candidates)
         return with_segments(made, dataset, holdout)
 
-    best = top_k_table(items, values, holdout, part, num_items, seen)
-    tables: dict[str, SavedTable] = {f"ranks_{part}": table(ranks), f"topk_{part}": best}
+    best = top_k_table(items, values, holdout, num_items, seen)
+    tables: dict[str, SavedTable] = {"ranks_test": table(ranks), "topk_test": best}
     if added is not None:
-        tables[f"ranks_{part}_model_alone"] = table(ranks_alone)
+        tables["ranks_test_model_alone"] = table(ranks_alone)
     return tables, catalogue_metrics(best, dataset, histories, config.cutoffs)
 
 
@@ -176,11 +175,10 @@ def next_list_length(dataset: PreparedDataset) -> int | None:
 def evaluate_lists(
     sources: Mapping[str, Scorer | SequenceGenerator],
     dataset: PreparedDataset,
-    part: Part,
     seen: Seen,
     request_time: RequestTime = "unknown",
 ) -> dict[str, NextListTable]:
-    """Make a list for every user with targets in a part of the split, and tabulate both by name.
+    """Make a list for every user with test targets, and tabulate both by name.
 
     Generators make lists purchase by purchase; the lists of scorers are their best items. There are
     no tables where the split holds out one target per user.
@@ -191,11 +189,11 @@ def evaluate_lists(
     length, tables = next_list_length(dataset), {}
     if length is None:
         return {}
-    holdout = dataset.holdout(part, request_time)
+    holdout = dataset.holdout("test", request_time)
     for name, source in sources.items():
         if isinstance(source, SequenceGenerator):
             lists, _ = source.generate(holdout.histories, length, seen)
         else:
             lists, _ = top_k(source, holdout.histories, length, seen)
-        tables[name] = next_list_table(lists, holdout, part, dataset.num_items, seen)
+        tables[name] = next_list_table(lists, holdout, dataset.num_items, seen)
     return tables

@@ -226,10 +226,8 @@ class TopKTable(SavedTable):
         return self.frame["items"].list.to_array(self.protocol.length).to_numpy()
 
 
-def next_list_table(
-    lists: Int32s, holdout: Holdout, part: Part, num_items: int, seen: Seen
-) -> NextListTable:
-    """Make the table of one list for each history [H, n], beside the targets after it."""
+def next_list_table(lists: Int32s, holdout: Holdout, num_items: int, seen: Seen) -> NextListTable:
+    """Make the table of one list for each history [H, n], beside the test targets after it."""
     rows = pl.DataFrame({"row": holdout.history_rows, "item": holdout.targets})
     frame = pl.DataFrame(
         {
@@ -238,14 +236,14 @@ def next_list_table(
             "targets": rows.group_by("row", maintain_order=True).agg("item")["item"],
         }
     )
-    protocol = TableProtocol(part, num_items, seen, holdout.dropped, length=lists.shape[1])
+    protocol = TableProtocol("test", num_items, seen, holdout.dropped, length=lists.shape[1])
     return NextListTable(frame, protocol)
 
 
 def top_k_table(
-    items: Int32s, scores: Float32s, holdout: Holdout, part: Part, num_items: int, seen: Seen
+    items: Int32s, scores: Float32s, holdout: Holdout, num_items: int, seen: Seen
 ) -> TopKTable:
-    """Make the table of the best items [H, k] after each history, with their scores [H, k]."""
+    """Make the table of the best items [H, k] before the test targets, with their scores [H, k]."""
     frame = pl.DataFrame(
         {
             "user": holdout.owners,
@@ -254,5 +252,5 @@ def top_k_table(
             "scores": pl.Series(scores).arr.to_list(),
         }
     )
-    protocol = TableProtocol(part, num_items, seen, holdout.dropped, length=items.shape[1])
+    protocol = TableProtocol("test", num_items, seen, holdout.dropped, length=items.shape[1])
     return TopKTable(frame, protocol)

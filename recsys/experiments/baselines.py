@@ -112,10 +112,9 @@ def fit_baseline(
         fitting = time.perf_counter() - started
         seconds = {"tune_seconds": tuning, artifacts.FIT_SECONDS: fitting}
         tables, catalogue = evaluate_held_out(
-            *(lambda some: scorer.score(some.histories), dataset, holdout, "test"),
-            *(evaluation, candidates),
+            lambda some: scorer.score(some.histories), dataset, holdout, evaluation, candidates
         )
-        tables |= evaluate_lists({"lists_test": scorer}, dataset, "test", evaluation.seen)
+        tables |= evaluate_lists({"lists_test": scorer}, dataset, evaluation.seen)
         results = Results(evaluation.cutoffs, tables, catalogue)
         if out is None:
             results.log_alone(tracker, seconds)

@@ -120,10 +120,7 @@ def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: boo
             seconds = time.perf_counter() - started
             files[index].write(replace(state, run_id=tracker.run_id, seconds=seconds))
 
-        def report(epoch: int, metrics: dict[str, float]) -> None:
-            tracker.log_metrics(metrics, epoch)
-
-        fitted = train(report=report, save=save)
+        fitted = train(report=lambda epoch, metrics: tracker.log_metrics(metrics, epoch), save=save)
         seconds = time.perf_counter() - started
         final = final_scorer(experiment, dataset, held_out, fitted)
         run = evaluate_and_write(final, dataset, held_out, candidates, seconds, out, tracker)
@@ -201,14 +198,14 @@ def evaluate_and_write(
     with stage(f"testing {experiment.name}", len(held_out.test.histories)) as line:
         shown_model = ReportingScorer(model, line.advance)
         tables, catalogue = evaluate_held_out(
-            *(lambda some: shown_model.score(some.histories), dataset, held_out.test, "test"),
+            *(lambda some: shown_model.score(some.histories), dataset, held_out.test),
             *(evaluation, candidates, None if counts is None else counts.added_to),
         )
         made: dict[str, Scorer | SequenceGenerator] = {"lists_test": scorer}
         if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
             generator = SequenceGenerator(fitted.model, longest)
             made = {"lists_test": generator, "lists_best_test": scorer}
-        tables |= evaluate_lists(made, dataset, "test", evaluation.seen, evaluation.request_time)
+        tables |= evaluate_lists(made, dataset, evaluation.seen, evaluation.request_time)
     tables["ranks_valid"] = with_segments(final.valid, dataset, held_out.valid)
     if counts is not None:
         alone = with_segments(final.valid_alone, dataset, held_out.valid)

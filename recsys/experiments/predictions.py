@@ -86,7 +86,7 @@ def evaluate_predictions(
         return torch.from_numpy(scores)
 
     with track(experiment, dataset, "predictions", settings, candidates) as tracker:
-        found = evaluate_held_out(score, dataset, holdout, "test", evaluation, candidates)
+        found = evaluate_held_out(score, dataset, holdout, evaluation, candidates)
         results, unscored = Results(evaluation.cutoffs, *found), int(np.count_nonzero(~scored))
         results.log_alone(tracker, {"targets_unscored": float(unscored)})
     row = {"run": tracker.run_id, "targets": len(scored), "without_score": unscored}

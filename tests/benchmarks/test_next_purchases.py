@@ -52,7 +52,7 @@ def figures_of_bundle(folder: Path, dataset: PreparedDataset) -> dict[str, Figur
             "written, beam of 4": SequenceGenerator(model, length, Beam(4)),
             "the same model's n best first steps": ranking,
         }
-    tables = evaluate_lists(sources, dataset, "test", seen)
+    tables = evaluate_lists(sources, dataset, seen)
     return {name: table.metrics() for name, table in tables.items()}
 
 
@@ -63,7 +63,7 @@ def figures_of_baselines(
     for name in names:
         baseline = BASELINES[name]
         scorer = baseline.fit(dataset, "valid", baseline.choose(dataset, evaluation.seen))
-        tables = evaluate_lists({name: scorer}, dataset, "test", evaluation.seen)
+        tables = evaluate_lists({name: scorer}, dataset, evaluation.seen)
         found[name] = tables[name].metrics()
     return found
 

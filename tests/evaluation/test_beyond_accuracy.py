@@ -75,7 +75,7 @@ def test_metrics_of_a_dataset_by_hand(tiny_dataset: PreparedDataset) -> None:
     targets = tiny_dataset.holdout("test")
     scorer = Popularity(np.array([0.0, 5, 3, 4, 2, 1]))
     items, scores = top_k(scorer, targets.histories, tiny_dataset.num_items, "allow")
-    table = top_k_table(items, scores, targets, "test", tiny_dataset.num_items, "allow")
+    table = top_k_table(items, scores, targets, tiny_dataset.num_items, "allow")
     metrics = catalogue_metrics(table, tiny_dataset, targets.histories, (1, 2, 50))
     names = ("coverage", "gini", "novelty", "popularity_lift")
     assert set(metrics) == {f"{name}_at_{k}" for name in names for k in (1, 2)}

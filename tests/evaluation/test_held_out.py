@@ -65,7 +65,7 @@ def test_one_pass_equals_two_passes(
     monkeypatch.setattr(scorer_module, "ELEMENTS_PER_BATCH", 1)
     scorer, config = CountingScorer(), EvaluationConfig(cutoffs=(1, 3))
     holdout = find_holdout(tiny_dataset, "test", "unknown")
-    tables, _ = evaluate_held_out(scores_of(scorer), tiny_dataset, holdout, "test", config, None)
+    tables, _ = evaluate_held_out(scores_of(scorer), tiny_dataset, holdout, config, None)
     assert scorer.num_scored == len(holdout.histories)
     expected = evaluate(scorer, holdout, "test", config.seen)
     assert tables["ranks_test"].frame["rank"].to_list() == expected.frame["rank"].to_list()
@@ -84,7 +84,7 @@ def test_what_is_added_is_ranked_in_the_same_pass(tiny_dataset: PreparedDataset)
 
     def evaluated(scorer: Scorer, *added: Callable[[Scorer], Scorer]) -> dict[str, pl.DataFrame]:
         scores = scores_of(scorer)
-        tables, _ = evaluate_held_out(scores, tiny_dataset, holdout, "test", config, None, *added)
+        tables, _ = evaluate_held_out(scores, tiny_dataset, holdout, config, None, *added)
         return {name: table.frame for name, table in tables.items()}
 
     found = evaluated(scorer, added)
@@ -150,7 +150,7 @@ def test_a_scorer_lists_its_best_items_for_every_user(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path, LeaveLastOut(targets=2), users=3)
     # Users 0, 1 and 2 have bought item tokens 1 to 4, 2 to 5 and 3 to 6, and buy the next two.
     scorer = Popularity(np.arange(dataset.num_items + 1, dtype=np.float64))
-    table = evaluate_lists({"own": scorer}, dataset, "test", "filter")["own"]
+    table = evaluate_lists({"own": scorer}, dataset, "filter")["own"]
     assert dataset.num_items == 6
     assert table.frame.to_dict(as_series=False) == {
         "user": [0, 1],  # all that user 2 buys is outside the catalogue

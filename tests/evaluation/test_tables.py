@@ -47,7 +47,7 @@ def ranks() -> RankTable:
 
 def best_items() -> TopKTable:
     items, scores = top_k(SCORER, holdout().histories, 3, "filter")
-    return top_k_table(items, scores, holdout(), "test", 4, "filter")
+    return top_k_table(items, scores, holdout(), 4, "filter")
 
 
 def next_lists() -> NextListTable:
@@ -55,7 +55,7 @@ def next_lists() -> NextListTable:
     bought = np.array([2, 2, 7, 9, 4, 5, 6], dtype=np.int32)
     purchases = Holdout(rows * 3, bought, rows, Histories.from_lists([[1]] * 3), dropped=8)
     lists = np.array([[4, 2, 7], [1, 2, 3], [5, 0, 0]], dtype=np.int32)
-    return next_list_table(lists, purchases, "test", 9, "allow")
+    return next_list_table(lists, purchases, 9, "allow")
 
 
 def test_one_list_for_every_history() -> None:

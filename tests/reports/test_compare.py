@@ -37,7 +37,7 @@ def listed(lists: Sequence[Sequence[int]]) -> NextListTable:
     users = np.repeat(np.arange(len(lists)), 2)
     items = np.tile(np.array([1, 2], dtype=np.int32), len(lists))
     holdout = Holdout(users, items, users, Histories.from_lists([[9]] * len(lists)), dropped=0)
-    return next_list_table(np.array(lists, dtype=np.int32), holdout, "test", 2_000, "filter")
+    return next_list_table(np.array(lists, dtype=np.int32), holdout, 2_000, "filter")
 
 
 @pytest.fixture
