@@ -28,58 +28,48 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recsys.errors import InputError, install_hint
+from recsys.errors import InputError as InputError
+from recsys.errors import install_hint
 from recsys.machine import set_up_threads
 
 if TYPE_CHECKING:
-    from recsys.api import compare, fit, train
-    from recsys.config.experiment import Experiment
-    from recsys.config.files import load_experiment
-    from recsys.data.appending import append
-    from recsys.data.audit import audit
-    from recsys.data.prepared import PreparedDataset, prepare
-    from recsys.experiments.results import register
-    from recsys.loading import extend, load
-    from recsys.model.sequence_to_sequence import Beam, Greedy, Sampling
-    from recsys.serving.recommender import Recommender
+    from recsys.api import compare as compare
+    from recsys.api import fit as fit
+    from recsys.api import train as train
+    from recsys.config.experiment import Experiment as Experiment
+    from recsys.config.files import load_experiment as load_experiment
+    from recsys.data.appending import append as append
+    from recsys.data.audit import audit as audit
+    from recsys.data.prepared import PreparedDataset as PreparedDataset
+    from recsys.data.prepared import prepare as prepare
+    from recsys.experiments.results import register as register
+    from recsys.loading import extend as extend
+    from recsys.loading import load as load
+    from recsys.model.sequence_to_sequence import Beam as Beam
+    from recsys.model.sequence_to_sequence import Greedy as Greedy
+    from recsys.model.sequence_to_sequence import Sampling as Sampling
+    from recsys.serving.recommender import Recommender as Recommender
 
 # Huge pages for large tensors, on systems that have them, make training on a CPU an eighth faster.
 # torch reads this once, at its first tensor; nothing imported so far has loaded torch.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 set_up_threads()
 
-__all__ = [
-    "Beam",
-    "Experiment",
-    "Greedy",
-    "InputError",
-    "PreparedDataset",
-    "Recommender",
-    "Sampling",
-    "append",
-    "audit",
-    "compare",
-    "extend",
-    "fit",
-    "load",
-    "load_experiment",
-    "prepare",
-    "register",
-    "train",
-]
 _HOMES = {
-    "recsys.api": {"compare", "fit", "train"},
-    "recsys.config.experiment": {"Experiment"},
-    "recsys.config.files": {"load_experiment"},
-    "recsys.data.appending": {"append"},
-    "recsys.data.audit": {"audit"},
-    "recsys.data.prepared": {"PreparedDataset", "prepare"},
-    "recsys.experiments.results": {"register"},
-    "recsys.loading": {"extend", "load"},
-    "recsys.model.sequence_to_sequence": {"Beam", "Greedy", "Sampling"},
-    "recsys.serving.recommender": {"Recommender"},
+    "recsys.api": ("compare", "fit", "train"),
+    "recsys.config.experiment": ("Experiment",),
+    "recsys.config.files": ("load_experiment",),
+    "recsys.data.appending": ("append",),
+    "recsys.data.audit": ("audit",),
+    "recsys.data.prepared": ("PreparedDataset", "prepare"),
+    "recsys.errors": ("InputError",),
+    "recsys.experiments.results": ("register",),
+    "recsys.loading": ("extend", "load"),
+    "recsys.model.sequence_to_sequence": ("Beam", "Greedy", "Sampling"),
+    "recsys.serving.recommender": ("Recommender",),
 }
 """Where the public names are defined."""
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

@@ -97,10 +97,8 @@ def train(
         fresh: start from the first epoch, even if there is a checkpoint to resume from.
     """
     experiment = experiment_to_train(experiment, start, overrides)
-    if not isinstance(dataset, PreparedDataset):
-        dataset = PreparedDataset.open(dataset)
     with shown_log():
-        return training.fit(experiment, dataset, out, fresh=fresh)
+        return training.fit(experiment, PreparedDataset.open(dataset), out, fresh=fresh)
 
 
 def compare(

@@ -53,8 +53,7 @@ def extend(
     from recsys.serving.new_items import extend as extend_bundle  # noqa: PLC0415 - as above
     from recsys.serving.recommender import Recommender  # noqa: PLC0415
 
-    if not isinstance(dataset, PreparedDataset):
-        dataset = PreparedDataset.open(dataset)
+    dataset = PreparedDataset.open(dataset)
     return Recommender(extend_bundle(open_bundle(path, tracking), dataset, out), dataset)
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from copy import copy
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_type_hints
+from typing import Annotated, Any, NamedTuple, cast, get_args, get_type_hints
 
 import typer
 from typer import Argument, Option
@@ -150,7 +150,6 @@ Bundle = Annotated[
 ]
 Data = Annotated[Path | None, Option(help="Folder of a prepared dataset.")]
 BundleData = Annotated[Path, Option(help="Folder of the prepared dataset.")]
-HeldOutPart = Annotated[Literal["valid", "test"], Option(help="Which held-out targets.")]
 Fresh = Annotated[
     bool, Option("--fresh", help="Start from the first epoch, even if there is a checkpoint.")
 ]
@@ -179,13 +178,6 @@ def check_format(out: Path | None) -> Path | None:
 
 Out = Annotated[Path | None, Option(callback=check_format, help="File to write: .parquet or .csv.")]
 OutFile = Annotated[Path, Option(callback=check_format)]
-Log = Annotated[
-    str,
-    Argument(
-        help="A log (.csv, .tsv, .txt, .parquet, .jsonl, also .gz or .zst), a folder of "
-        "parts, a quoted pattern such as 'logs/*.parquet', a dataset's name, or a config."
-    ),
-]
 Items = Annotated[
     Path | None, Option(help="Table of item features: item_id and a column per feature.")
 ]

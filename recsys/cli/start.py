@@ -13,7 +13,6 @@ from typer import Argument, Option
 from recsys.cli.options import (
     Fresh,
     Items,
-    Log,
     LogOptions,
     Set,
     Uri,
@@ -151,7 +150,7 @@ def show_configs(
 
 @command("prepare", "Logs")
 def prepare_data(
-    source: Log,
+    source: Annotated[str, Argument()],
     out: Path | None = None,
     append_to: Annotated[Path | None, Option("--append")] = None,
     *,
@@ -166,6 +165,8 @@ def prepare_data(
     All settings of data can be set, e.g. --set data.k_core=true. A dataset that grows has its own.
 
     Options:
+        source: A log (.csv, .tsv, .txt, .parquet, .jsonl, also .gz or .zst), a folder of parts, a
+            quoted pattern such as 'logs/*.parquet', a dataset's name, or a config.
         out: Folder of the prepared dataset.
         append_to: Folder of a prepared dataset that the log is added to, by its settings; with
             --items and --users for features of new items and users.

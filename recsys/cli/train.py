@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -13,7 +13,6 @@ from recsys.cli.options import (
     Config,
     Data,
     Fresh,
-    HeldOutPart,
     Retrieve,
     Set,
     Uri,
@@ -199,7 +198,7 @@ def evaluate_held_out(
     bundle: Annotated[Path | None, Argument()] = None,
     *,
     data: BundleData,
-    part: HeldOutPart = "test",
+    part: Literal["valid", "test"] = "test",
     candidates: Path | None = None,
     retrieve: Retrieve = None,
     out: Path | None = None,
@@ -217,6 +216,7 @@ def evaluate_held_out(
 
     Options:
         bundle: Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.
+        part: Which held-out targets.
         candidates: Table of user_id and item_id: the items to rank for each user, the targets
             included; overrides the config.
         retrieve: Rank as recommend --retrieve does: what is lower than without it is what the

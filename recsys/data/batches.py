@@ -13,9 +13,6 @@ from torch import Tensor
 from recsys.data.histories import PAD, Bools, Histories, Int32s, Int64s
 from recsys.errors import InputError
 
-Windows = Literal["newest", "all"]
-"""The targets of an epoch: those among the newest items of each history, or all of them."""
-
 _POOL_BATCHES = 50
 """Batches in a pool of sequences that are sorted by length: 3 to 4% of the positions are padding on
 three logs, with 20 6 to 7%."""
@@ -119,7 +116,8 @@ class TrainingBatches:
     """The maximum number of input positions per batch, padding included."""
     seed: int
     """Seed of the order, the masks and the cuts, together with the epoch number."""
-    windows: Windows = "newest"
+    windows: Literal["newest", "all"] = "newest"
+    """The targets of an epoch: those among the newest items of each history, or all of them."""
     epochs_per_pass: int = 1
     """The number of epochs that divide the batches of a pass over all sequences."""
     mask_probability: float | None = None

@@ -106,8 +106,10 @@ class PreparedDataset:
     """The features of the N interactions that a model reads; see `Encoders.read`."""
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> PreparedDataset:
+    def open(cls, path: PreparedDataset | str | os.PathLike[str]) -> PreparedDataset:
         """Open a folder that `prepare` wrote, and map its files; a changed one is refused."""
+        if isinstance(path, PreparedDataset):  # it is open already
+            return path
         folder = checked_path(path)
 
         def load(manifest: Manifest) -> PreparedDataset:

@@ -30,9 +30,6 @@ _GROUP = 64
 """Neighbouring scores of which only the largest is looked at first: `torch.topk` of whole rows
 took several times as long."""
 
-Excluded = tuple[Tensor, Tensor]
-"""The row and the item token of each score that does not count, none twice."""
-
 
 class NotANumberError(InputError):
     """A score is not a number."""
@@ -106,8 +103,11 @@ def _ranks(
     return rank.cpu().numpy()
 
 
-def excluded_items(histories: Histories, seen: Seen, device: torch.device) -> Excluded:
-    """Return PAD of every history and, if seen items are filtered, each of its items once."""
+def excluded_items(histories: Histories, seen: Seen, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the rows and the item tokens of scores that do not count, none twice.
+
+    They are PAD of every history and, if seen items are filtered, each of its items.
+    """
     users = len(histories)
     rows, tokens = np.arange(users), np.zeros(users, dtype=np.int64)
     if seen == "filter":

@@ -73,9 +73,8 @@ class Recommender:
         dataset: PreparedDataset | str | os.PathLike[str] | None = None,
     ) -> Recommender:
         """Open a bundle, and a prepared dataset to look users up in."""
-        if isinstance(dataset, str | os.PathLike):
-            dataset = PreparedDataset.open(dataset)
-        return cls(ModelBundle.open(path), dataset)
+        opened = None if dataset is None else PreparedDataset.open(dataset)
+        return cls(ModelBundle.open(path), opened)
 
     def with_new_items(self, items: TableSource) -> Recommender:
         """Add items that are newer than the model: see `recsys.serving.new_items`."""

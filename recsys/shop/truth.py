@@ -38,12 +38,10 @@ def rule_recovery(
     histories, rows = list(_histories(shop).values()), []
     for rule in shop.rules:
         groups = _probes(rule, histories, neutral, num_probes, rng)
-        lists = top_k([history for group in groups for history in group], k)
-        hits = np.array([rule.effect in items[:k] for items in lists]).reshape(len(groups), -1)
-        with_causes, *missing = hits.mean(axis=1)
+        with_causes, *missing = _rates(groups, [rule.effect], top_k, k)
         without = max(missing)
         recovered = with_causes >= RECOVERED_RATE and with_causes >= RECOVERED_LIFT * without
-        rows.append((rule.name, float(with_causes), float(without), bool(recovered)))
+        rows.append((rule.name, with_causes, without, recovered))
     columns = ["rule", "with_causes", "without_cause", "recovered"]
     return pl.DataFrame(rows, schema=columns, orient="row")
 
@@ -70,12 +68,10 @@ def chain_continuation(
             continue
         chain = [*first.causes, first.effect, second.effect]
         without = [[item for item in history if item not in chain] for history in histories]
-        given, control = _probes(first, without, neutral, num_probes, rng)
-        lists = next_items([*given, *control], n)
-        found = np.array([_in_order(items[:n], chain[1:]) for items in lists]).reshape(2, -1)
+        groups = _probes(first, without, neutral, num_probes, rng)
         planted = first.probability * second.probability
         label = ", ".join(names[item] for item in chain)
-        rows.append((label, planted, *found.mean(axis=1).tolist()))
+        rows.append((label, planted, *_rates(groups, chain[1:], next_items, n)))
     columns = ["chain", "planted", "continued", "without_start"]
     return pl.DataFrame(rows, schema=columns, orient="row")
 
@@ -142,9 +138,12 @@ def _neutral(shop: Shop) -> pl.Series:
     return items.filter(~items.is_in(in_rules))
 
 
-def _in_order(items: Sequence[str], wanted: Sequence[str]) -> bool:
-    rest = iter(items)
-    return all(item in rest for item in wanted)
+def _rates(groups: list[list[list[str]]], wanted: list[str], top_k: TopK, k: int) -> list[float]:
+    """Return how often the k items after the histories of each group have the wanted, in order."""
+    lists = top_k([history for group in groups for history in group], k)
+    rests = [iter(items[:k]) for items in lists]
+    found = [all(item in rest for item in wanted) for rest in rests]
+    return np.reshape(found, (len(groups), -1)).mean(axis=1).tolist()
 
 
 def _histories(shop: Shop) -> dict[str, list[str]]:

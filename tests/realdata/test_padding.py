@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from recsys.config.data import DataConfig
 from recsys.config.files import load_experiment
-from recsys.data.batches import TrainingBatches, Windows
+from recsys.data.batches import TrainingBatches
 from recsys.data.prepared import prepare
 
 pytestmark = pytest.mark.realdata
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-WINDOWS: list[Windows] = ["newest", "all"]
+WINDOWS: list[Literal["newest", "all"]] = ["newest", "all"]
 
 
 @pytest.mark.parametrize("log", ["ml-1m", "amazon-beauty"])
