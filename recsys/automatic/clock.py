@@ -152,9 +152,8 @@ def measure(
 
     try:
         batches = len(build_batches(experiment, histories))
-        changes = {"epochs_per_pass": max(1, batches // _STEPS), "validate_every": 1}
-        training = experiment.training.model_copy(update={**changes, "patience": ENDLESS})
-        timed = experiment.model_copy(update={"training": training})
+        passes = max(1, batches // _STEPS)
+        timed = experiment.with_training(epochs_per_pass=passes, validate_every=1, patience=ENDLESS)
         _, curve = train(timed, catalogue, histories, sample, ENDLESS, are_timed)
     except Exception as error:  # noqa: BLE001 - the race says why
         logger.debug("%s could not be timed: %s", experiment.family, error)
@@ -162,6 +161,6 @@ def measure(
     if curve.interrupted:
         raise KeyboardInterrupt
     epochs = curve.epochs[1:]  # the first is slower: memory is touched for the first time
-    whole = min(epoch["train/seconds"] for epoch in epochs) * training.epochs_per_pass
+    whole = min(epoch["train/seconds"] for epoch in epochs) * passes
     ranking = min(epoch["epoch/valid_seconds"] for epoch in epochs) / len(sample.histories)
-    return Speed(whole / batches / (cost * training.batch_tokens), ranking, counting)
+    return Speed(whole / batches / (cost * timed.training.batch_tokens), ranking, counting)

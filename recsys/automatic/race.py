@@ -205,8 +205,7 @@ def averaged_experiment(members: Sequence[Experiment]) -> Experiment:
     changes: dict[str, object] = {"max_epochs": longest, "patience": longest, "exclude_seen": None}
     if len({member.training.precision for member in members}) > 1:
         changes["precision"] = "auto"
-    training = first.training.model_copy(update=changes)
-    return first.model_copy(update={"model": model, "training": training})
+    return first.model_copy(update={"model": model}).with_training(**changes)
 
 
 # --- The refit -----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from recsys.progress import Stage
 from recsys.reports.run_page import RacePoint
 from recsys.serving.calibration import CALIBRATING
 from recsys.training.checkpoints import CheckpointError, CheckpointFile, TrainingState
-from recsys.training.device import training_device, with_precision
+from recsys.training.device import training_device
 from recsys.training.epochs import ENDLESS, MONITOR, Curve, Report
 from recsys.training.loop import Fitted, build_batches, train
 
@@ -200,13 +200,10 @@ class Racer:
         training, targets = kind.experiment.training, len(context.held_out.valid.histories)
         steps = len(build_batches(kind.experiment, context.dataset.histories("valid")))
         between = context.speed.steps_between(training.batch_tokens, targets, context.clock.limit)
-        changes = {
-            "epochs_per_pass": max(1, steps // between),
-            "validate_every": math.ceil(between / steps),
-            "patience": ENDLESS,
-        }
-        named = {"name": kind.name, "training": training.model_copy(update=changes)}
-        racer = cls(kind, context, kind.experiment.model_copy(update=named), steps)
+        passes, every = max(1, steps // between), math.ceil(between / steps)
+        named = kind.experiment.model_copy(update={"name": kind.name})
+        own = named.with_training(epochs_per_pass=passes, validate_every=every, patience=ENDLESS)
+        racer = cls(kind, context, own, steps)
         latest = racer.read("latest")
         for epoch, metrics in enumerate([] if latest is None else latest.curve.epochs, 1):
             racer._note(epoch, metrics)
@@ -393,9 +390,8 @@ class Racer:
     def chosen_experiment(self, fitted: Fitted) -> Experiment:
         """Return the settings that repeat its training from the beginning, by themselves."""
         changes = {"max_epochs": self.best_epoch, "patience": self.best_epoch, "refit": True}
-        training = self.experiment.training.model_copy(update=changes)
-        named = {"name": self.context.plan.name, "training": training}
-        return with_precision(self.experiment.model_copy(update=named), fitted.curve.precision)
+        named = self.experiment.model_copy(update={"name": self.context.plan.name})
+        return named.with_training(**changes, precision=fitted.curve.precision)
 
     def _best_state(self) -> TrainingState:
         if (best := self.read("best")) is None:

@@ -307,20 +307,23 @@ class Experiment(Section):
                 )
         return self.model_copy(update={"data": prepared})
 
+    def with_training(self, **changes: Any) -> Experiment:
+        """Return the experiment with other settings of its training, which are not validated."""
+        training = self.training.model_copy(update=changes)
+        return self.model_copy(update={"training": training})
+
     @property
     def planned(self) -> Experiment:
         """The experiment as it is trained: the training of a warm start is shorter and gentler."""
         if (start := self.start) is None:
             return self
-        training = self.training
-        changes = {
-            "max_epochs": math.ceil(training.max_epochs * start.epochs),
-            "patience": math.ceil(training.patience * start.epochs),
-            "learning_rate": training.learning_rate * start.learning_rate,
-            "decay_fraction": 1.0,
-            "average_weights": False,
-        }
-        return self.model_copy(update={"training": training.model_copy(update=changes)})
+        return self.with_training(
+            max_epochs=math.ceil(self.training.max_epochs * start.epochs),
+            patience=math.ceil(self.training.patience * start.epochs),
+            learning_rate=self.training.learning_rate * start.learning_rate,
+            decay_fraction=1.0,
+            average_weights=False,
+        )
 
     @property
     def family(self) -> str:

@@ -40,7 +40,7 @@ from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import TrainingState
-from recsys.training.device import process, take_gpu, with_precision
+from recsys.training.device import process, take_gpu
 from recsys.training.loop import Fitted
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,8 @@ def final_scorer(
     A refit has seen the validation targets: temperature and weights are those of the model before
     it, with counts of the training part. What is returned is counted on what the model has seen.
     """
-    experiment = with_precision(experiment, fitted.curve.precision)
+    precision = fitted.curve.precision or experiment.training.precision
+    experiment = experiment.with_training(precision=precision)
     num_items, seen = fitted.model.num_items, experiment.evaluation.seen
     _, ranks = fitted.curve.validated()
     alone = rank_table(ranks.numpy(), held_out.valid, "valid", num_items, seen)

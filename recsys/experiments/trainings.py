@@ -64,8 +64,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
         raise InputError(f"{out}: the training would replace the model that it starts from")
     manifest = bundle.manifest
     recorded = start.model_copy(update={"digest": manifest.digest})
-    training = experiment.training.model_copy(update={"teachers": ()})
-    experiment = experiment.model_copy(update={"start": recorded, "training": training})
+    experiment = experiment.model_copy(update={"start": recorded}).with_training(teachers=())
     tokens = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
     counts = np.concatenate([[0], bundle.item_table["count"].to_numpy()])
     known = int((tokens != PAD).sum())

@@ -104,11 +104,3 @@ def bf16_share(embedding_dim: int) -> float:
         if repeat == 2 and min(bf16) > 3 * max(float32):
             break
     return statistics.median(bf16) / statistics.median(float32)
-
-
-def with_precision(experiment: Experiment, precision: Precision | None) -> Experiment:
-    """Return the experiment with a settled precision; unchanged if None."""
-    if precision is None:
-        return experiment
-    training = experiment.training.model_copy(update={"precision": precision})
-    return experiment.model_copy(update={"training": training})

@@ -44,7 +44,6 @@ from recsys.training.device import (
     processes,
     settle_precision,
     training_device,
-    with_precision,
 )
 from recsys.training.epochs import Curve, EpochRecorder, ProgressLine, Report
 from recsys.training.module import Schedule, TrainingModule
@@ -306,7 +305,7 @@ def with_enough_epochs(
         every = math.ceil(_STEPS_TO_VALIDATION / steps)
         changes |= {"validate_every": every, "patience": training.patience * every}
     logger.debug("an epoch has only %d steps: training: %s", steps, changes)
-    return experiment.model_copy(update={"training": training.model_copy(update=changes)})
+    return experiment.with_training(**changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +377,7 @@ def train_and_refit(
         logger.warning("no epoch was better than the start: its weights are used, without a refit")
         return fitted
     logger.debug("refitting on all but the test targets for %d epochs", epochs)
-    again = with_precision(planned, curve.precision)
+    again = planned.with_training(precision=curve.precision)
     try:
         model, _ = train(
             again.model_copy(update={"name": f"{experiment.name} refit"}),
