@@ -129,16 +129,17 @@ def _by_merit(racers: Sequence[Racer]) -> list[Racer]:
 def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
     """Train the winner of a race on while it gains; then one of another kind, if time is left.
 
-    If no other kind was in the race, it is the most promising one that has the time.
+    It is the most promising one that has the time, whether it was in the race or not: models of one
+    kind, such as two with a dot product, err alike.
     """
     winner, clock = ranked[0], context.clock
     context.say(f"training {winner.name}")
     winner.train(context.moment(_TRAINING, [winner]))
     if not context.averages:
         return [winner]
-    best, family = partner(ranked), winner.experiment.model.family
+    family = winner.experiment.model.family
     others = [r for r in context.racers if r.experiment.model.family != family and not r.failure]
-    for other in [best] if best else others:
+    for other in others:
         until = context.moment(_TRAINING, [winner, other])
         missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
         seconds = missing / other.experiment.training.validate_every * other.interval
@@ -148,23 +149,6 @@ def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
             if other.points:
                 return [winner, other]
     return [winner]
-
-
-def partner(ranked: Sequence[Racer]) -> Racer | None:
-    """Return the racer of another kind than the first that is best after equally many epochs.
-
-    Models of one kind, such as two with a dot product, err alike.
-    """
-    family = ranked[0].experiment.model.family
-    others = [racer for racer in ranked if racer.experiment.model.family != family]
-    others = [racer for racer in others if len(racer.points) >= _FEWEST] or others
-    epochs = min((racer.epochs for racer in others), default=0)
-
-    def quality(racer: Racer) -> float:
-        early = (point.ndcg for point in racer.points if point.epochs <= epochs)
-        return max(early, default=-1.0)
-
-    return max(others, key=quality, default=None)
 
 
 def choose_members(context: Context, racers: Sequence[Racer]) -> tuple[list[Racer], Choice | None]:

@@ -325,21 +325,6 @@ def of(racer: Racer, *qualities: float) -> None:
     racer.seconds = float(len(qualities))
 
 
-def test_a_partner_is_the_best_of_another_kind_after_as_many_epochs(
-    start: Callable[..., list[Racer]],
-) -> None:
-    racers = {racer.name: racer for racer in start("best", averages=True)}
-    hstu, dot, summed = racers["hstu"], racers["dot-product"], racers["target-attention"]
-    of(dot, 0.1, 0.2, 0.3)
-    of(racers["gated-rotary"], 0.1, 0.2, 0.4)  # a dot product, too
-    of(hstu, 0.1, 0.15, 0.2, 0.5)
-    of(summed, 0.1, 0.2, 0.3)
-    of(racers["target-attention-average"], 0.4)  # too few validations to say
-    assert race.partner([dot, *racers.values()]) is summed
-    assert race.partner([dot, hstu]) is hstu
-    assert race.partner([dot]) is None
-
-
 @pytest.mark.parametrize(
     ("left", "epochs", "joins"), [(3, 2, True), (0.5, 2, False), (0.5, 3, True)]
 )
