@@ -22,18 +22,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from matplotlib.image import imread
-from torch import nn
 
 from recsys.config.experiment import Experiment
 from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.model.build import build_model
-from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from recsys.tracking.store import write_tables
 from recsys.training.device import NO_CUBLAS_CONTEXT
 from tests.helpers.logs import log_of_columns, log_of_histories
+from tests.helpers.random_models import random_bundle
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile(
@@ -203,23 +201,10 @@ def tiny_experiment(head: TargetAttention | DotProduct) -> Experiment:
     )
 
 
-def tiny_model(experiment: Experiment, num_items: int) -> Model:
-    torch.manual_seed(3)
-    assert isinstance(experiment.model, NextItemConfig)
-    model = build_model(experiment.model, num_items)
-    for weight in model.parameters():  # past the zeros that target attention starts from
-        nn.init.normal_(weight, std=0.5)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return model
-
-
 def write_tiny_bundle(
     path: Path, dataset: PreparedDataset, head: TargetAttention | DotProduct
 ) -> ModelBundle:
-    experiment = tiny_experiment(head)
-    model = tiny_model(experiment, dataset.num_items)
-    return ModelBundle.write(path, model, experiment, dataset, ("train",), git_commit="c0ffee")
+    return random_bundle(path, tiny_experiment(head), dataset, git_commit="c0ffee")
 
 
 @pytest.fixture(scope="session")

@@ -29,8 +29,9 @@ from recsys.experiments.fit import fit
 from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
-from tests.conftest import tiny_experiment, tiny_model
+from tests.conftest import tiny_experiment
 from tests.helpers.logs import log_of_histories
+from tests.helpers.random_models import random_bundle
 
 HISTORIES = Histories.from_lists([[1, 2, 3], [1, 2], [4, 1, 2], [2, 5]])
 SETTINGS = PCTMSettings(prior=0.5, recent_mass=1.0)
@@ -189,13 +190,10 @@ def test_a_bundle_scores_and_explains_with_its_count_ensemble(
     head: TargetAttention | DotProduct, tiny_dataset: PreparedDataset, tmp_path: Path
 ) -> None:
     experiment = tiny_experiment(head)
-    model = tiny_model(experiment, tiny_dataset.num_items)
     counts = PCTM.fit(tiny_dataset.histories("valid"), tiny_dataset.num_items, SETTINGS)
-    alone = ModelBundle.write(tmp_path / "alone", model, experiment, tiny_dataset, ("train",))
+    alone = random_bundle(tmp_path / "alone", experiment, tiny_dataset)
     given = CountEnsemble(counts, 2.0, recent_weight=0.5)
-    bundle = ModelBundle.write(
-        tmp_path / "both", model, experiment, tiny_dataset, ("train",), count_ensemble=given
-    )
+    bundle = random_bundle(tmp_path / "both", experiment, tiny_dataset, count_ensemble=given)
     history = ["hat", "boots", "gloves", "boots", "jacket"]  # the model reads the newest three
     tokens = bundle.vocabulary.encode(pl.Series(history))
     followed = counts.score(Histories.from_lists([tokens]))[0].numpy()

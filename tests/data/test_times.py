@@ -36,6 +36,7 @@ from recsys.shop.simulation import make_shop
 from recsys.training.loop import train
 from tests.helpers.commands import refused, run_json
 from tests.helpers.logs import log_of
+from tests.helpers.random_models import random_bundle
 
 Timed = list[list[tuple[int, int]]]
 """The (item, time) pairs of each user."""
@@ -221,11 +222,7 @@ def write_bundle(
     if head is not None:
         changed = settings.model.model_copy(update={"head": head})
         settings = settings.model_copy(update={"model": changed})
-    torch.manual_seed(5)
-    model = build_model(settings.model, dataset.num_items)
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.5)
-    return ModelBundle.write(path, model, settings, dataset, ("train",))
+    return random_bundle(path, settings, dataset)
 
 
 HISTORIES = pl.DataFrame({"user_id": ["z"] * 3, "item_id": [3, 5, 3], "timestamp": [10, 500, 900]})

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
-from torch import nn
 
 import recsys
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.baselines.counts import Popularity
 from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config.data import DataConfig
-from recsys.config.experiment import Experiment
 from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.new_items import extend
 from recsys.serving.recommender import Recommender
 from tests.helpers.commands import refused, run
 from tests.helpers.logs import log_of
+from tests.helpers.random_models import random_bundle
 
 HISTORIES = [["boots", "hat"], ["socks"], ["jacket", "gloves", "boots"]]
 MODELS = {
@@ -49,19 +46,11 @@ def write(path: Path, dataset: PreparedDataset, *overrides: str) -> ModelBundle:
     experiment = parse_experiment(
         {"model": {"embedding_dim": 8, "num_blocks": 1, "head": {"kind": "dot_product"}}}, overrides
     )
-    torch.manual_seed(3)
-    histories = dataset.histories("valid")
-    model = Catalogue.of(experiment.model, dataset).new_model(
-        experiment.model, np.ones(dataset.num_items + 1, dtype=np.int64)
-    )
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.5)
-    with torch.no_grad():
-        model.items.weight[0] = 0
     counts = None
     if experiment.count_ensemble is not None:
-        counts = CountEnsemble(PCTM.fit(histories, dataset.num_items, PCTMSettings()), 2.0, 0.5)
-    return ModelBundle.write(path, model, experiment, dataset, ("train",), count_ensemble=counts)
+        counted = PCTM.fit(dataset.histories("valid"), dataset.num_items, PCTMSettings())
+        counts = CountEnsemble(counted, 2.0, 0.5)
+    return random_bundle(path, experiment, dataset, count_ensemble=counts)
 
 
 def scores(bundle: ModelBundle, ids: list[str]) -> torch.Tensor:
@@ -133,7 +122,7 @@ def test_new_items_of_a_model_with_features_are_known_by_them(
     experiment = parse_experiment(
         {"model": {"embedding_dim": 8, "item_features": ["kind"], "head": {"kind": "dot_product"}}}
     )
-    bundle = write_featured(tmp_path / "bundle", old, experiment)
+    bundle = random_bundle(tmp_path / "bundle", experiment, old)
     extended = extend(bundle, new, tmp_path / "extended")
     features, table = extended.model.items.features, extended.model.items.table()
     assert features is not None
@@ -143,19 +132,6 @@ def test_new_items_of_a_model_with_features_are_known_by_them(
     assert torch.allclose(scores(extended, known), scores(bundle, known), atol=1e-6)
     with pytest.raises(InputError, match="no column 'kind'"):
         extend(bundle, later, tmp_path / "other")
-
-
-def write_featured(path: Path, dataset: PreparedDataset, experiment: Experiment) -> ModelBundle:
-    catalogue = Catalogue.of(experiment.model, dataset)
-    interactions = np.concatenate([[0], np.ones(dataset.num_items, dtype=np.int64)])
-    model = catalogue.new_model(experiment.model, interactions)
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.5)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return ModelBundle.write(
-        path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
-    )
 
 
 def test_the_command_and_what_it_refuses(

@@ -11,7 +11,6 @@ import onnx
 import polars as pl
 import pytest
 import torch
-from torch import nn
 
 from recsys.baselines.count_ensemble import CountEnsemble
 from recsys.config.experiment import Experiment
@@ -31,11 +30,10 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.export.onnx import ExportManifest, OnnxScorer, _check, export_onnx
-from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
-from recsys.model.build import build_model
 from recsys.serving.bundle import ModelBundle
 from tests.helpers.commands import run_json
+from tests.helpers.random_models import random_bundle
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "recommend_without_torch.py"
 LONGEST = 12
@@ -50,13 +48,7 @@ def write_bundle(path: Path, dataset: PreparedDataset, config: ModelConfig) -> M
     times = getattr(config, "times", "none")
     known = {"request_time": "known" if times == "request" else "unknown"}
     experiment = Experiment.model_validate({"model": config, "evaluation": known})
-    torch.manual_seed(1)
-    model = build_model(config, dataset.num_items)
-    for weight in model.parameters():  # past the zeros that target attention starts from
-        nn.init.normal_(weight, std=0.3)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return ModelBundle.write(path, model, experiment, dataset, ("train",))
+    return random_bundle(path, experiment, dataset, std=0.3)
 
 
 KINDS: dict[str, ModelConfig] = {
@@ -127,17 +119,7 @@ def test_item_features_become_part_of_the_item_table(
     table = pl.DataFrame({"item_id": [*kinds], "kind": [*kinds.values()]})
     dataset = prepare(tiny_log, out=tmp_path / "data", items=table)
     config = small(head=DotProduct(), item_features=["kind"])
-    catalogue = Catalogue.of(config, dataset)
-    torch.manual_seed(1)
-    model = catalogue.new_model(config, np.ones(dataset.num_items + 1, dtype=np.int64))
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.3)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    bundle = ModelBundle.write(
-        *(tmp_path / "b", model, Experiment(model=config), dataset, ("train",)),
-        encoders=catalogue.encoders,
-    )
+    bundle = write_bundle(tmp_path / "b", dataset, config)
     items = bundle.model.items
     export_onnx(bundle, tmp_path / "onnx")
     assert bundle.model.items is items

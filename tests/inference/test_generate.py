@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import recsys
 from recsys.config.experiment import Experiment
@@ -16,10 +15,10 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.inference.model_scorer import SequenceGenerator
-from recsys.model.build import build_model
 from recsys.model.sequence_to_sequence import Beam, Sampling, SequenceToSequence, Strategy
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
+from tests.helpers.random_models import random_bundle
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +34,8 @@ def generating(
         max_sequence_length=3,
         max_generated=5,
     )
-    torch.manual_seed(5)
-    model = build_model(config, tiny_dataset.num_items)
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.7)
-    with torch.no_grad():
-        model.items.weight[0] = 0
     folder = tmp_path_factory.mktemp("generating") / "bundle"
-    experiment = Experiment(model=config)
-    ModelBundle.write(folder, model, experiment, tiny_dataset, ("train",))
+    random_bundle(folder, Experiment(model=config), tiny_dataset, std=0.7)
     return recsys.load(folder, tiny_dataset)
 
 

@@ -21,6 +21,7 @@ from recsys.errors import InputError
 from recsys.inference.catalogue import Catalogue
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
+from tests.helpers.random_models import random_bundle
 
 ITEMS = pl.DataFrame(
     {
@@ -55,23 +56,9 @@ def make_experiment(*more: dict[str, Any], head: str = "target_attention") -> Ex
 
 def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
     """Random weights; gloves have not been in training, and have no row of their own."""
-    catalogue = Catalogue.of(experiment.model, dataset)
-    torch.manual_seed(3)
-    model = catalogue.new_model(experiment.model, np.array([0, 2, 2, 2, 1, 1]))
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.5)
-    with torch.no_grad():
-        model.items.weight[0] = 0
     counts = CountEnsemble(PCTM.fit(dataset.histories("valid"), 5, PCTMSettings()), 2.0)
-    return ModelBundle.write(
-        path,
-        model,
-        experiment,
-        dataset,
-        ("train",),
-        count_ensemble=counts,
-        encoders=catalogue.encoders,
-    )
+    interactions = np.array([0, 2, 2, 2, 1, 1])
+    return random_bundle(path, experiment, dataset, interactions, count_ensemble=counts)
 
 
 @pytest.fixture(scope="module")

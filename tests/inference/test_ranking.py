@@ -25,7 +25,8 @@ from recsys.inference.ranking import NEVER, NotANumberError, TwoStages, rank_tar
 from recsys.inference.scorer import Scored, Seen
 from recsys.model.models import ModelInputs
 from recsys.serving.bundle import ModelBundle
-from tests.conftest import tiny_experiment, tiny_model
+from tests.conftest import tiny_experiment
+from tests.helpers.random_models import random_bundle
 
 Scores = NDArray[np.float32]
 SEEN = st.sampled_from(["filter", "allow"])
@@ -260,14 +261,9 @@ def counting_bundle(
 ) -> ModelBundle:
     experiment = tiny_experiment(TargetAttention(num_heads=2, head_dim=4))
     counts = PCTM.fit(tiny_dataset.histories("test"), tiny_dataset.num_items, PCTMSettings())
-    return ModelBundle.write(
-        tmp_path_factory.mktemp("bundle") / "counting",
-        tiny_model(experiment, tiny_dataset.num_items),
-        experiment,
-        tiny_dataset,
-        ("train",),
-        count_ensemble=CountEnsemble(counts, 20.0),
-    )
+    path = tmp_path_factory.mktemp("bundle") / "counting"
+    ensemble = CountEnsemble(counts, 20.0)
+    return random_bundle(path, experiment, tiny_dataset, count_ensemble=ensemble)
 
 
 def test_the_dot_product_and_the_counts_retrieve(counting_bundle: ModelBundle) -> None:

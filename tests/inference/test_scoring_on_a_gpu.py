@@ -22,7 +22,6 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.inference.catalogue import Catalogue
 from recsys.model.sequence_to_sequence import Beam
 from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
@@ -32,6 +31,7 @@ from recsys.serving.recommender import Recommender
 from tests.helpers.commands import refused
 from tests.helpers.own_process import passed_in_own_process
 from tests.helpers.pretended_gpu import PretendedGpu, pretended_gpu
+from tests.helpers.random_models import random_bundle
 
 PRETENDED = os.environ.get("RECSYS_PRETENDED_GPU") == "1"
 HISTORIES = {"zoe": ["gloves", "hat", "boots", "hat"], "ann": ["socks"], "new": []}
@@ -234,25 +234,11 @@ def test_a_model_that_does_not_fit_on_the_gpu_stays_on_the_cpu(
 def write_bundle(
     path: Path, experiment: Experiment, dataset: PreparedDataset, *, counts: bool
 ) -> Path:
-    torch.manual_seed(3)
-    catalogue = Catalogue.of(experiment.model, dataset)
-    counts_of = np.ones(dataset.num_items + 1, dtype=np.int64)
-    model = catalogue.new_model(experiment.model, counts_of)
-    for weight in model.parameters():  # past the zeros that target attention starts from
-        nn.init.normal_(weight, std=0.5)
     ensemble = None
     if counts:
         fitted = PCTM.fit(dataset.histories("valid"), dataset.num_items, PCTMSettings())
         ensemble = CountEnsemble(fitted, 1.0)
-    return ModelBundle.write(
-        path,
-        model,
-        experiment,
-        dataset,
-        ("train",),
-        count_ensemble=ensemble,
-        encoders=catalogue.encoders,
-    ).path
+    return random_bundle(path, experiment, dataset, count_ensemble=ensemble).path
 
 
 def assert_close(found: Any, expected: Any, what: str) -> None:

@@ -43,6 +43,7 @@ from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 from recsys.training.module import TrainingModule
 from tests.helpers.killed import Killed
+from tests.helpers.random_models import drawn, random_bundle
 
 ITEMS, LENGTH = 9, 4
 SIZES: dict[str, Any] = {"embedding_dim": 8, "max_sequence_length": LENGTH}
@@ -70,11 +71,7 @@ def build(config: AveragedConfig, num_items: int = ITEMS) -> AveragedModel:
     torch.manual_seed(3)
     model = build_model(config, num_items)
     assert isinstance(model, AveragedModel)
-    for name, weight in model.named_parameters():
-        nn.init.normal_(weight, std=0.5)
-        if name.endswith("items.weight"):
-            weight.data[0] = 0
-    return model.eval()
+    return drawn(model).eval()
 
 
 def scores(model: Any, candidates: Any = None) -> Any:
@@ -109,9 +106,7 @@ def test_the_first_stage_is_the_mean_of_the_dot_products() -> None:
 
 
 def bundle_of(folder: Path, dataset: PreparedDataset, *models: Any) -> ModelBundle:
-    config = mean_of(*models)
-    model = build(config, dataset.num_items)
-    return ModelBundle.write(folder, model, Experiment(model=config), dataset, ("train",))
+    return random_bundle(folder, Experiment(model=mean_of(*models)), dataset)
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from recsys.model.embeddings import SinusoidalPositions
 from recsys.model.encoder import CausalFilter, Dropout, Encoder, EncoderBlock
 from recsys.model.models import ModelInputs
 from recsys.model.sequence_to_sequence import Decoder, DecoderBlock, EncodedHistory
+from tests.helpers.random_models import drawn
 
 DIM, FEED_FORWARD = 6, 10
 
@@ -60,9 +61,7 @@ def test_order_matters_but_without_positions_only_by_causality(heads: int, posit
     sizes = {"embedding_dim": 8, "num_blocks": 1, "num_heads": heads, "positions": positions}
     config = parse_experiment({"model": {**sizes, "head": {"kind": "dot_product"}}}).model
     torch.manual_seed(1)
-    model = build_model(config, 20).double().eval()
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.4)
+    model = drawn(build_model(config, 20).double().eval(), 0.4)
     items, lengths = torch.tensor([[3, 5, 7, 9], [7, 3, 5, 9]]), torch.tensor([4, 4])
     first, second = model(ModelInputs(items, lengths)).states[:, -1]
     assert ((first - second).abs().max() < 1e-12) == (positions == "none")
@@ -112,9 +111,7 @@ def test_the_gated_block_is_that_of_esasrec(seed: int, heads: int, length: int) 
         norm="gated",
         activation="swiglu",
     )
-    block = EncoderBlock(config).double()
-    for weight in block.parameters():
-        nn.init.normal_(weight, std=0.5)
+    block = drawn(EncoderBlock(config).double())
     first, second = (
         dict(module.named_parameters())
         for module in (block.attention_norm, block.feed_forward_norm)
@@ -215,9 +212,7 @@ def twins(
     decoder_blocks = [DecoderBlock(config) for _ in range(layers)]
     encoder = Encoder(None, encoder_blocks, DIM, 0.0, causal=False)
     decoder = Decoder(None, decoder_blocks, DIM, 0.0)
-    ours = nn.ModuleDict({"encoder": encoder, "decoder": decoder}).double()
-    for weight in ours.parameters():
-        nn.init.normal_(weight, std=0.5)
+    ours = drawn(nn.ModuleDict({"encoder": encoder, "decoder": decoder}).double())
     theirs = nn.Transformer(
         DIM,
         heads,

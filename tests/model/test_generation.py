@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from recsys.config.model import SequenceToSequenceConfig
 from recsys.errors import InputError
@@ -20,6 +20,7 @@ from recsys.model.sequence_to_sequence import (
     Sampling,
     SequenceToSequence,
 )
+from tests.helpers.random_models import drawn
 
 ITEMS = 9
 
@@ -38,11 +39,7 @@ def make_model(seed: int, **settings: object) -> SequenceToSequence:
     )
     model = build_model(config, ITEMS)
     assert isinstance(model, SequenceToSequence)
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.5)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return model.double().eval()
+    return drawn(model).double().eval()
 
 
 def encode_random(model: SequenceToSequence, users: int = 4) -> EncodedHistory:

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.model.encoder import TimesRead
 from recsys.model.hstu import HSTUBlock, HSTUEncoder, time_buckets
+from tests.helpers.random_models import drawn
 
 
 @torch.no_grad()
@@ -47,9 +48,7 @@ def test_the_block_is_the_published_one(
     timed: bool, seed: int, heads: int, pauses: list[int]
 ) -> None:
     torch.manual_seed(seed)
-    block = HSTUBlock(6, heads, 7, 0.0, timed=timed).double()
-    for weight in block.parameters():
-        nn.init.normal_(weight, std=0.8)
+    block = drawn(HSTUBlock(6, heads, 7, 0.0, timed=timed).double(), 0.8)
     length = len(pauses)
     x = torch.randn(2, length, 6, dtype=torch.float64)
     times = [sum(pauses[: place + 1]) for place in range(length)]
@@ -64,10 +63,7 @@ def test_the_block_is_the_published_one(
 def encoder(times: TimesRead) -> HSTUEncoder:
     torch.manual_seed(2)
     blocks = [HSTUBlock(4, 1, 9, 0.0, timed=times != "none") for _ in range(2)]
-    stack = HSTUEncoder(None, blocks, 4, 0.0, times=times).double()
-    for weight in stack.parameters():
-        nn.init.normal_(weight)
-    return stack
+    return drawn(HSTUEncoder(None, blocks, 4, 0.0, times=times).double(), 1)
 
 
 def test_which_times_are_read() -> None:

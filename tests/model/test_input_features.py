@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from torch import nn
 
 from recsys.config.data import DataConfig
 from recsys.config.experiment import Experiment
@@ -23,6 +22,7 @@ from recsys.inference.model_scorer import ModelScorer, model_inputs
 from recsys.model.models import ModelInputs, NextItemModel
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
+from tests.helpers.random_models import drawn, random_bundle
 
 LOG = pl.DataFrame(
     [
@@ -70,11 +70,7 @@ def randomised(experiment: Experiment, catalogue: Catalogue) -> NextItemModel:
     torch.manual_seed(3)
     model = catalogue.new_model(experiment.model, np.ones(catalogue.num_items + 1, dtype=np.int64))
     assert isinstance(model, NextItemModel)
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.5)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return model.eval()
+    return drawn(model).eval()
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +80,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
 
 @pytest.fixture(scope="module")
 def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
-    experiment = make_experiment(**READ)
-    catalogue = Catalogue.of(experiment.model, dataset)
-    model = randomised(experiment, catalogue)
-    path = tmp_path_factory.mktemp("bundle") / "b"
-    return ModelBundle.write(
-        path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
-    )
+    return random_bundle(tmp_path_factory.mktemp("bundle") / "b", make_experiment(**READ), dataset)
 
 
 def test_encoders_learn_only_from_the_training_part(dataset: PreparedDataset) -> None:
@@ -174,7 +164,7 @@ def test_features_of_a_target_are_never_used(dataset: PreparedDataset, tmp_path:
     )
     assert torch.equal(one, two)
     later = [
-        Recommender(write(tmp_path / name, model, experiment, data, catalogue), data).score(
+        Recommender(random_bundle(tmp_path / name, experiment, data), data).score(
             users=["ann"], candidates=["hat"]
         )["score"][0]
         for name, data in (("a", dataset), ("b", changed))
@@ -188,18 +178,6 @@ def test_features_of_a_target_are_never_used(dataset: PreparedDataset, tmp_path:
         batches.append(next(iter(TrainingBatches(everything, 4, 100, seed=0))))
     for ours, theirs in zip(batches[0].features or (), batches[1].features or (), strict=True):
         assert torch.equal(ours, theirs)
-
-
-def write(
-    path: Path,
-    model: NextItemModel,
-    experiment: Experiment,
-    dataset: PreparedDataset,
-    catalogue: Catalogue,
-) -> ModelBundle:
-    return ModelBundle.write(
-        path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
-    )
 
 
 def test_a_bundle_is_restored_with_its_features(

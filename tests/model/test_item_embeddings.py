@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from recsys.config.experiment import CrossEntropy, SampledSoftmax, TrainingConfig
 from recsys.config.model import DotProduct, HSTUConfig, NextItemConfig, TargetAttention
@@ -13,6 +12,7 @@ from recsys.model.embeddings import ItemFeatureEmbeddings
 from recsys.model.models import Model, ModelInputs
 from recsys.training.losses import mean_loss
 from recsys.training.module import Schedule, TrainingModule
+from tests.helpers.random_models import drawn
 
 NEXT_ITEM = NextItemConfig(
     embedding_dim=8, num_blocks=1, feed_forward_dim=16, head=TargetAttention(head_dim=4)
@@ -41,12 +41,7 @@ def features(dim: int = 8) -> ItemFeatureEmbeddings:
 
 def random_model(config: NextItemConfig | HSTUConfig = NEXT_ITEM) -> Model:
     torch.manual_seed(1)
-    model = build_model(config, 4, features())
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.5)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return model.eval()
+    return drawn(build_model(config, 4, features())).eval()
 
 
 def test_features_add_up() -> None:

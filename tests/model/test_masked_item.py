@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from recsys.config.model import MaskedItemConfig
 from recsys.data.batches import TrainingBatches
@@ -13,6 +12,7 @@ from recsys.data.histories import Histories
 from recsys.model.build import build_model
 from recsys.model.embeddings import positions_from_end
 from recsys.model.models import MaskedItemModel, ModelInputs
+from tests.helpers.random_models import drawn
 
 ITEMS = 20
 rows = st.lists(st.lists(st.integers(1, ITEMS), max_size=12), min_size=1, max_size=20)
@@ -31,11 +31,7 @@ def make_model(positions: str = "learned") -> MaskedItemModel:
     )
     model = build_model(config, ITEMS).double().eval()
     assert isinstance(model, MaskedItemModel)
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.3)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return model
+    return drawn(model, 0.3)
 
 
 @given(rows, st.floats(0.01, 1), st.integers(1, 12), st.integers(0, 9))

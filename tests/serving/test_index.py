@@ -31,6 +31,7 @@ from recsys.serving.bundle import ModelBundle
 from recsys.serving.index import IndexManifest, make_index, open_index, query_encoder
 from recsys.serving.recommender import Recommender
 from tests.helpers.commands import run_json
+from tests.helpers.random_models import drawn
 from tests.helpers.running_server import running
 from tests.helpers.server_process import ASKED, wait_for, write_other
 
@@ -68,11 +69,7 @@ def write_bundle(path: Path, dataset: PreparedDataset, head: str) -> ModelBundle
     )
     torch.manual_seed(0)
     model = build_model(experiment.model, dataset.num_items)
-    for weight in model.parameters():  # past the zeros that target attention starts from
-        torch.nn.init.normal_(weight, std=0.3)
-    with torch.no_grad():
-        model.items.weight[1:] = torch.from_numpy(vectors(dataset.num_items))
-        model.items.weight[0] = 0
+    drawn(model, 0.3).items.weight.data[1:] = torch.from_numpy(vectors(dataset.num_items))
     return ModelBundle.write(path, model, experiment, dataset, ("train",))
 
 

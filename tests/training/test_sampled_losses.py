@@ -32,6 +32,7 @@ from recsys.training.losses import (
     sampled_softmax,
 )
 from recsys.training.module import Schedule, TrainingModule
+from tests.helpers.random_models import drawn
 
 ITEMS = 11
 """As many interactions of each item as its token."""
@@ -46,12 +47,7 @@ TARGETS = torch.tensor([[7, 3, 9, 1, 10], [2, 8, 11, 5, 4], [6, 1, 2, 0, 0]])
 def make_model(head: DotProduct | TargetAttention) -> Model:
     torch.manual_seed(5)
     config = NextItemConfig(embedding_dim=8, feed_forward_dim=16, head=head, dropout=0)
-    model = build_model(config, ITEMS)
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    with torch.no_grad():
-        model.items.weight[0] = 0
-    return model.double()
+    return drawn(build_model(config, ITEMS), 0.3).double()
 
 
 def plain_softmax(target: Tensor, negatives: Tensor) -> Tensor:

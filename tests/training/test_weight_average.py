@@ -12,10 +12,11 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.evaluation.tables import evaluate
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
+from recsys.model.build import build_model
 from recsys.training.checkpoints import TrainingState
 from recsys.training.epochs import MONITOR
 from recsys.training.loop import train
-from tests.conftest import chains, tiny_experiment, tiny_model
+from tests.conftest import chains, tiny_experiment
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_training_is_the_same_and_validation_is_that_of_the_average(
             assert torch.equal(weight, weights(other, "current_model_state")[name]), name
             torch.testing.assert_close(weights(other)[name], expected[name])
     last = averaged[-1]
-    model = tiny_model(tiny_experiment(DotProduct()), dataset.num_items)
+    model = build_model(tiny_experiment(DotProduct()).model, dataset.num_items)
     model.load_state_dict(weights(last))
     table = evaluate(ModelScorer(model.eval(), 3), dataset.holdout("valid"), "valid", "filter")
     assert last.curve.epochs[-1][MONITOR] == pytest.approx(table.values("ndcg_at_10").mean())
