@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -200,12 +201,10 @@ def test_users_with_few_interactions_are_split_by_date(
 def test_a_run_says_which_split_it_chose_unless_it_was_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def diverge(*_: object) -> None:
-        raise InputError("diverged")
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("recsys.automatic.run.measure", lambda *_: Speed(1.0, 1e-6, 1e-6))
-    monkeypatch.setattr("recsys.automatic.racer.train", diverge)  # a baseline is the answer
+    diverge = Mock(side_effect=InputError("diverged"))  # a baseline is the answer
+    monkeypatch.setattr("recsys.automatic.racer.train", diverge)
     model = recsys.fit(buyers(1_500), time_limit=5, preset="fast")
     assert model.dataset is not None
     assert model.dataset.config.split == GlobalTime()

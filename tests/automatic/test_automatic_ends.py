@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -63,13 +63,6 @@ def a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.automatic.rules._NUM_KINDS", {"balanced": 2})
 
 
-def raises(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    return fail
-
-
 # --- Answers -------------------------------------------------------------------------------------
 
 
@@ -126,7 +119,7 @@ def test_a_baseline_that_no_model_beats_is_the_answer(
 def test_if_no_model_can_be_trained_the_best_baseline_is_the_answer(
     log: pl.DataFrame, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recsys.automatic.racer.train", raises(FAULT))
+    monkeypatch.setattr("recsys.automatic.racer.train", Mock(side_effect=FAULT))
     fitted = fit_log(log, plan, "100s")
     baselines = fitted.context.state.baselines
     assert fitted.experiment.baseline == baselines[0].name
@@ -223,7 +216,7 @@ def test_a_run_that_ends_in_its_test_tests_the_same_model_when_it_is_started_aga
             fit_log(log, plan, "240s")
     assert not plan.out.exists()
     assert plan.out.with_name(".mine.race").exists()
-    monkeypatch.setattr(Racer, "_keep", raises(AssertionError("trained")))
+    monkeypatch.setattr(Racer, "_keep", Mock(side_effect=AssertionError("trained")))
     again = fit_log(log, plan, "240s")
     bundle = ModelBundle.open(plan.out / "bundle")
     assert isinstance(bundle.model, AveragedModel)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -86,13 +87,6 @@ def advance(racer: Racer, validations: int) -> None:
     assert len(racer.points) == validations
 
 
-def raises(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    return fail
-
-
 def weights(state: TrainingState | None, name: str = "current_model_state") -> dict[str, Any]:
     assert state is not None
     return {key: weight.clone() for key, weight in state.checkpoint[name].items()}
@@ -153,7 +147,7 @@ def test_what_is_validated_is_the_average_and_the_refit_goes_on_with_it(
         return train(racer, *words)
 
     monkeypatch.setattr(Racer, "_train", note)
-    monkeypatch.setattr(device, "bf16_share", raises(AssertionError("timed again")))
+    monkeypatch.setattr(device, "bf16_share", Mock(side_effect=AssertionError("timed again")))
     refitted = trained.refit(math.inf)
     assert torch.equal(starts[0], weights(best)["model.items.weight"])
     assert refitted.trained_on == ("train", "valid")
@@ -171,7 +165,7 @@ def test_without_a_refit_the_model_is_the_one_that_was_validated(
     trained: Racer, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     monkeypatch.setattr(trained.context.clock, "stopped", reason == "stopped")
-    monkeypatch.setattr("recsys.automatic.racer.train", raises(DIVERGED))
+    monkeypatch.setattr("recsys.automatic.racer.train", Mock(side_effect=DIVERGED))
     fitted = trained.refit(-math.inf if reason == "no time" else math.inf)
     assert fitted.trained_on == ("train",)
     assert fitted.curve.best == trained.quality
@@ -264,7 +258,7 @@ def test_those_that_fail_drop_out(
 ) -> None:
     first, other = racers = start()
     advance(first, 1)
-    monkeypatch.setattr(Racer, "_train", raises(DIVERGED))
+    monkeypatch.setattr(Racer, "_train", Mock(side_effect=DIVERGED))
     assert race.race(first.context, racers) == [first]  # its best epoch before is used
     assert first.exhausted
     assert other.failure == str(DIVERGED)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -148,10 +149,8 @@ def test_a_folder_that_cannot_be_written(readonly_folder: Path) -> None:
 def test_a_full_disk_leaves_the_old_dataset(
     dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def save(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(np, "save", save)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(np, "save", Mock(side_effect=full))
     with pytest.raises(InputError, match="out: cannot be written: the disk is full"):
         prepare(LOG, DataConfig(min_user_interactions=2), dataset.path)
     assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]

@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -219,9 +220,7 @@ def test_a_failing_store_does_not_cost_the_model(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise MlflowException("the store is full")
-
+    fail = Mock(side_effect=MlflowException("the store is full"))
     with monkeypatch.context() as broken:
         broken.setattr(MlflowClient, "log_artifact", fail)
         broken.setattr(MlflowClient, "log_artifacts", fail)

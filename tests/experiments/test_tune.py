@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -116,11 +117,8 @@ def test_ctrl_c_gives_the_best_so_far(
         if len(calls) != 2:
             return train(candidate, *rest)
 
-        def report(*_: Any) -> None:
-            raise KeyboardInterrupt
-
-        arguments = [*rest[:4], report, *rest[5:]]
-        return train(candidate, *arguments)
+        report = Mock(side_effect=KeyboardInterrupt)
+        return train(candidate, *rest[:4], report, *rest[5:])
 
     monkeypatch.setattr(tune_module, "train", interrupted)
     assert tune(experiment, dataset, make_search()).trials == 1

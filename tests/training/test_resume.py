@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -199,11 +200,8 @@ def test_killed_between_the_last_step_and_the_end(
     expected = fit(make_experiment(store, full, "next_item"), dataset, full)
     experiment = make_experiment(store, cut, "next_item")
 
-    def die(*_: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch:
-        patch.setattr(Tracker, "end", die)
+        patch.setattr(Tracker, "end", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             fit(experiment, dataset, cut)
     run, steps = count_steps(lambda: fit(experiment, dataset, cut))
