@@ -13,11 +13,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import parse_experiment
-from recsys.data.features import Encoders
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.folders.digests import file_sha256, tree_sha256
@@ -26,6 +25,7 @@ from recsys.model.embeddings import VectorEmbeddings
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
+from tests.helpers.random_models import drawn, random_bundle
 
 IDS = ["boots", "gloves", "hat", "jacket", "socks"]
 ITEMS = pl.DataFrame(
@@ -58,21 +58,10 @@ def experiment_of(**model: Any) -> Experiment:
     return parse_experiment({"model": tree, **tracked})
 
 
-def drawn_model(experiment: Experiment, dataset: PreparedDataset) -> tuple[Model, Encoders]:
+def drawn_model(experiment: Experiment, dataset: PreparedDataset) -> Model:
     catalogue = Catalogue.of(experiment.model, dataset)
     torch.manual_seed(3)
-    model = catalogue.new_model(experiment.model, INTERACTIONS)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            nn.init.normal_(weight, std=0.5)
-            if name.endswith(("items.weight", "category_weight")):
-                weight[0] = 0
-    return model, catalogue.encoders
-
-
-def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
-    model, encoders = drawn_model(experiment, dataset)
-    return ModelBundle.write(path, model, experiment, dataset, ("train",), encoders=encoders)
+    return drawn(catalogue.new_model(experiment.model, INTERACTIONS))
 
 
 def vectors_of(model: Model) -> VectorEmbeddings:
@@ -90,7 +79,7 @@ V = torch.tensor(
 @pytest.mark.parametrize("item_ids", [True, False])
 def test_projected_vectors_are_added(dataset: PreparedDataset, item_ids: bool) -> None:
     """e_i = E[i] + v_i P; gloves, which were not in training, have only v_i P."""
-    model, _ = drawn_model(experiment_of(item_ids=item_ids), dataset)
+    model = drawn_model(experiment_of(item_ids=item_ids), dataset)
     own = torch.zeros(6, 8)
     if item_ids:
         own[[1, 3, 4, 5]] = model.items.weight[[1, 3, 4, 5]].detach()
@@ -104,7 +93,8 @@ def test_projected_vectors_are_added(dataset: PreparedDataset, item_ids: bool) -
 
 @pytest.fixture(scope="module")
 def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -> ModelBundle:
-    return write(tmp_path_factory.mktemp("bundle") / "b", experiment_of(), dataset)
+    path = tmp_path_factory.mktemp("bundle") / "b"
+    return random_bundle(path, experiment_of(), dataset, INTERACTIONS)
 
 
 def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(bundle: ModelBundle) -> None:
@@ -153,7 +143,7 @@ def test_new_items_are_scored_by_their_vectors(
 ) -> None:
     """Shoes point where boots do, without what training knows of boots; a coin has no vector."""
     experiment = experiment_of(item_ids=item_ids)
-    recommender = Recommender(write(tmp_path / "b", experiment, dataset))
+    recommender = Recommender(random_bundle(tmp_path / "b", experiment, dataset, INTERACTIONS))
     extended = recommender.with_new_items(NEW.head(1)).with_new_items(NEW.tail(2))
     assert len(extended.bundle.vectors["text"]) == 9
     model = extended.bundle.model

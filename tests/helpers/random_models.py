@@ -13,17 +13,19 @@ from recsys.config.experiment import Experiment
 from recsys.data.histories import Int64s
 from recsys.data.prepared import PreparedDataset
 from recsys.inference.catalogue import Catalogue
+from recsys.model.embeddings import ItemEmbeddings
 from recsys.serving.bundle import ModelBundle
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def drawn(model: Module, std: float = 0.5) -> Module:
-    """Draw all weights of a model; the embedding of PAD stays zero."""
-    for name, weight in model.named_parameters():
+    """Draw all weights of a model; embeddings of PAD stay zero."""
+    for weight in model.parameters():
         nn.init.normal_(weight, std=std)
-        if name.endswith("items.weight"):
-            weight.data[0] = 0
+    for module in model.modules():
+        if isinstance(module, ItemEmbeddings):
+            module.weight.data[0] = 0
     return model
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +18,11 @@ from recsys.config.data import Columns, DataConfig
 from recsys.config.experiment import EvaluationConfig, Experiment
 from recsys.config.model import DotProduct, HSTUConfig
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.model.build import build_model
 from recsys.server.service import ServerSettings
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
 from tests.conftest import PURCHASES, tiny_experiment
+from tests.helpers.random_models import random_bundle
 from tests.helpers.running_server import Running, running
 from tests.helpers.server_process import metrics, wait_for
 
@@ -135,12 +134,6 @@ def test_explanations_and_similar_items_are_those_of_python(
     assert_same(found["items"], model.similar_items("hat", 3))
 
 
-def write_bundle(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
-    torch.manual_seed(3)
-    model = build_model(experiment.model, dataset.num_items)
-    return ModelBundle.write(path, model, experiment, dataset, ("train",))
-
-
 def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> None:
     """The ids of users and items are integers, which may come as text."""
     log = pl.DataFrame(
@@ -157,7 +150,7 @@ def test_rows_of_a_log_are_read_by_the_rules_of_the_dataset(tmp_path: Path) -> N
     )
     dataset = prepare(log, data, tmp_path / "data")
     experiment = Experiment(model=tiny_experiment(DotProduct()).model, data=data)
-    bundle = write_bundle(tmp_path / "bundle", experiment, dataset)
+    bundle = random_bundle(tmp_path / "bundle", experiment, dataset)
     mine = [
         {"sku": 70, "at": 3, "event": "buy"},
         {"sku": 5, "at": 2, "event": "view"},
@@ -189,7 +182,7 @@ def test_models_that_read_times_get_them_or_assume_the_usual_ones(
         kind="hstu", embedding_dim=8, num_blocks=1, max_sequence_length=4, times=times
     )
     experiment = Experiment(model=config, evaluation=EvaluationConfig(request_time="known"))
-    bundle = write_bundle(tmp_path / "bundle", experiment, dataset)
+    bundle = random_bundle(tmp_path / "bundle", experiment, dataset)
     at: dict[str, Any] = {"at": 100} if times == "request" else {}
     new = pl.DataFrame([("ann", "hat", 90)], schema=log.schema, orient="row")
     longer = pl.concat([log, new]).filter(user_id="ann")

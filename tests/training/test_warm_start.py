@@ -22,7 +22,7 @@ from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
 from recsys.experiments.trainings import Start, plan_start
-from recsys.inference.catalogue import Catalogue, item_tables
+from recsys.inference.catalogue import item_tables
 from recsys.loading import experiment_to_train
 from recsys.model.models import Model
 from recsys.serving.bundle import ModelBundle
@@ -31,6 +31,7 @@ from recsys.training.loop import build_batches, new_module
 from recsys.training.module import Schedule
 from tests.helpers.killed import killed
 from tests.helpers.logs import log_of
+from tests.helpers.random_models import random_bundle
 
 RING = [f"i{number}" for number in range(8)]
 SIZES = {"embedding_dim": 16, "max_sequence_length": 6, "dropout": 0.0}
@@ -108,17 +109,6 @@ def run(old: PreparedDataset, store: str, tmp_path_factory: pytest.TempPathFacto
     return out
 
 
-def write(path: Path, experiment: Experiment, dataset: PreparedDataset) -> ModelBundle:
-    torch.manual_seed(3)
-    catalogue = Catalogue.of(experiment.model, dataset)
-    histories = dataset.histories("valid")
-    counts = np.bincount(histories.items, minlength=dataset.num_items + 1)
-    model = catalogue.new_model(experiment.model, counts)
-    return ModelBundle.write(
-        path, model, experiment, dataset, ("train",), encoders=catalogue.encoders
-    )
-
-
 def started(bundle: ModelBundle, dataset: PreparedDataset, *overrides: str) -> Start:
     experiment = experiment_to_train(None, bundle.path, overrides)
     return plan_start(experiment.with_data(dataset.config), dataset, Path("elsewhere"))
@@ -140,7 +130,7 @@ def test_every_kind_of_model_starts_with_its_weights(
     model: str, old: PreparedDataset, grown: PreparedDataset, store: str, tmp_path: Path
 ) -> None:
     """On the same log all of them; on a grown one those of known items, by their ids."""
-    bundle = write(tmp_path / "bundle", make_experiment(store, model), old)
+    bundle = random_bundle(tmp_path / "bundle", make_experiment(store, model), old)
     before = bundle.model.state_dict()
     same = start_model(started(bundle, old), old).state_dict()
     assert all(torch.equal(same[name], before[name]) for name in before)
@@ -162,7 +152,7 @@ def test_an_item_with_its_first_interactions_is_new(
     """Its row has learned that nobody wants it: the model knew it from the validation part."""
     rows = [*OLD, ("v0", "i1", 50), ("v0", "z new", 51), ("v0", "i2", 52)]
     before = prepare(log_of(rows), DataConfig(), tmp_path / "before")
-    bundle = write(tmp_path / "bundle", make_experiment(store), before)
+    bundle = random_bundle(tmp_path / "bundle", make_experiment(store), before)
     assert dict(bundle.item_table.select("item_id", "count").iter_rows())["z new"] == 0
     made = start_model(started(bundle, grown), grown).items.weight
     (token,), (known,) = (v.encode(["z new"]) for v in (grown.vocabulary, bundle.vocabulary))
