@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -115,10 +116,8 @@ def test_a_killed_suite_resumes(
     def killed(experiment: Experiment, *rest: Any) -> Run:
         started.append(experiment.name)
         if len(started) == 3:
-            monkeypatch.setattr(
-                "recsys.experiments.fit.git_commit",
-                lambda *_: (_ for _ in ()).throw(MemoryError),
-            )
+            fail = Mock(side_effect=MemoryError)
+            monkeypatch.setattr("recsys.experiments.fit.git_commit", fail)
         return fit(experiment, *rest)
 
     monkeypatch.setattr(suite_module, "fit", killed)
