@@ -118,7 +118,8 @@ def test_ctrl_c_gives_the_best_so_far(
             return train(candidate, *rest)
 
         report = Mock(side_effect=KeyboardInterrupt)
-        return train(candidate, *rest[:4], report, *rest[5:])
+        arguments = [*rest[:4], report, *rest[5:]]
+        return train(candidate, *arguments)
 
     monkeypatch.setattr(tune_module, "train", interrupted)
     assert tune(experiment, dataset, make_search()).trials == 1
