@@ -126,13 +126,13 @@ def _by_merit(racers: Sequence[Racer]) -> list[Racer]:
 # --- The mean of two -----------------------------------------------------------------------------
 
 
-def train_on(context: Context, ranked: Sequence[Racer]) -> list[Racer]:
+def train_on(context: Context, winner: Racer) -> list[Racer]:
     """Train the winner of a race on while it gains; then one of another kind, if time is left.
 
     It is the most promising one that has the time, whether it was in the race or not: models of one
     kind, such as two with a dot product, err alike.
     """
-    winner, clock = ranked[0], context.clock
+    clock = context.clock
     context.say(f"training {winner.name}")
     winner.train(context.moment(_TRAINING, [winner]))
     if not context.averages:

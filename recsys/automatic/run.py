@@ -170,7 +170,7 @@ def train_models(context: Context, kinds: list[Kind]) -> tuple[Finished | None, 
     try:
         tune_baselines(context, kinds[0].experiment)
         racers = [Racer.ready(kind, context) for kind in kinds]
-        return finish(context, train_on(context, race(context, racers))), ""
+        return finish(context, train_on(context, race(context, racers)[0])), ""
     except KeyboardInterrupt:
         context.clock.stopped = True
     except CheckpointError:  # the disk is full: another answer could not be written either

@@ -335,9 +335,9 @@ def test_another_kind_trains_if_it_has_a_quarter_of_the_epochs_in_time(
     clock = winner.context.clock
     monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left)
     monkeypatch.setattr(Racer, "train", lambda racer, _: None)
-    assert race.train_on(winner.context, [winner, other]) == [winner, other][: 1 + joins]
+    assert race.train_on(winner.context, winner) == [winner, other][: 1 + joins]
     winner.context.averages = False
-    assert race.train_on(winner.context, [winner, other]) == [winner]
+    assert race.train_on(winner.context, winner) == [winner]
 
 
 def test_after_a_race_of_one_another_kind_trains_if_it_has_the_time(
@@ -358,11 +358,14 @@ def test_after_a_race_of_one_another_kind_trains_if_it_has_the_time(
     clock, seconds = context.clock, 3 * hstu.interval / hstu.experiment.training.validate_every
     left = 9.0
     monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left * seconds)
-    assert race.train_on(context, [winner]) == [winner, hstu]
+    assert race.train_on(context, winner) == [winner, hstu]
     assert tried == [winner, summed, hstu]  # the first one fails
     assert (summed.outcome, hstu.outcome) == ("not raced: no time", "adds nothing")
+    assert race.train_on(context, winner) == [winner, hstu]
+    assert tried[3:] == [winner, summed, hstu]  # also where the second one was trained before
+    del tried[3:]
     hstu.points, left = [], 1.5
-    assert race.train_on(context, [winner]) == [winner, hstu]
+    assert race.train_on(context, winner) == [winner, hstu]
     assert tried[3:] == [winner, hstu]  # the other one costs twice as much
 
 
