@@ -44,8 +44,7 @@ class HistoryModel:
         frame: nw.DataFrame[Any] = nw.from_native(histories, eager_only=True)
         if ITEMS not in frame.columns:
             raise InputError(f"histories: no column {ITEMS!r}")
-        params = {name: value for name, value in (params or {}).items() if value is not None}
-        given = {name: value for name, value in params.items() if np.size(value)}  # no empty list
+        given = {name: value for name, value in (params or {}).items() if _is_given(value)}
         if unknown := sorted(given.keys() - {*PARAMS}):
             raise InputError(f"params: {unknown[0]!r} is none of {', '.join(PARAMS)}")
         at = given.pop("at", None)
@@ -102,6 +101,11 @@ def _lists(frame: nw.DataFrame[Any], name: str) -> list[list[Any] | None]:
             raise InputError(f"histories: row {row}: {name} is a list, not {value!r}")
         rows.append(None if missing else np.asarray(value).tolist())
     return rows
+
+
+def _is_given(value: object) -> bool:
+    """Return whether a parameter is neither None nor an empty list, the defaults."""
+    return value is not None and not (isinstance(value, list | np.ndarray) and not len(value))
 
 
 def _load_pyfunc(path: str) -> HistoryModel:

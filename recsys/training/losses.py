@@ -6,7 +6,6 @@ all would not fit into memory. Negatives are drawn once per step and shared by a
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from recsys.config.experiment import (
 )
 from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
-from recsys.model.heads import CandidateRepresentation, Head, HistoryRepresentation
+from recsys.model.heads import CandidateRepresentation, HistoryRepresentation
 from recsys.model.models import Model
 
 _CACHE_LINE = 64  # bytes
@@ -214,14 +213,6 @@ def prepared(items: Tensor) -> Tensor:
     return _aligned(items.to(_working_dtype(items)))
 
 
-def _taught_logits(states: Tensor, items: Tensor, head: Head, rows: slice) -> Tensor:
-    """Those of a teacher [b, L, C], in memory as the logits of the head that it teaches."""
-    some = states[rows]
-    if head.attends:
-        return (items @ some.flatten(0, 1).T).T.unflatten(0, some.shape[:2])
-    return some @ items.T
-
-
 def _aligned(side: Tensor) -> Tensor:
     """Append rows of zeros, so that logits begin at a cache line: .39 s in place of .54 (bf16)."""
     return F.pad(side, (0, 0, 0, -side.shape[-2] % (_CACHE_LINE // _working_dtype(side).itemsize)))
@@ -337,7 +328,7 @@ def mean_loss(
     if taught is not None:
         states, items = taught
         states = states.to(items.dtype).flatten(0, 1)[positions]
-        teacher = partial(_taught_logits, states, items, head)
+        teacher = lambda rows: states[rows] @ items.T  # noqa: E731
     return chunked_cross_entropy(
         head.logits,
         history,
