@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 KEPT = "kept."
 """Prefix of the names of kept columns, so that they cannot clash with the log's own columns."""
-_SAMPLE_ROWS, _MANY_ROWS = 1_000, 1_000_000
+SAMPLE_ROWS, _MANY_ROWS = 1_000, 1_000_000
 """First rows whose values help to guess columns; those read where their dates have several forms.
 """
 _ROUNDED = r"-?\d[.,]\d+E\+(?:0[5-9]|[1-9]\d)"
@@ -51,15 +51,15 @@ def settle(table: OpenTable, config: DataConfig) -> tuple[Columns, DataConfig]:
     """Return the columns of a log, guessed if not given, and settings with the form of dates."""
     columns = config.columns or Columns()
     if not WORDS.keys() <= columns.model_fields_set:
-        sample = table.read(rows=_SAMPLE_ROWS)
+        sample = table.read(rows=SAMPLE_ROWS)
         columns = guess_columns(sample, config.columns, table.origin, config.time_format)
         guesses = (f"{word} {getattr(columns, role)!r}" for role, word in WORDS.items())
         logger.info("%s: its columns are %s", table.origin, ", ".join(guesses))
     column = columns.timestamp
     if config.time_format is not None or column not in table.names:  # row-order is none of them
         return columns, config
-    times = table.read([column], _SAMPLE_ROWS)[column]
-    if len(forms := fitting_forms(times)) > 1 and len(times) == _SAMPLE_ROWS:
+    times = table.read([column], SAMPLE_ROWS)[column]
+    if len(forms := fitting_forms(times)) > 1 and len(times) == SAMPLE_ROWS:
         times = table.read([column], _MANY_ROWS)[column]
         forms = fitting_forms(times)
     form = forms[0] if len(forms) == 1 else compact_form(times)

@@ -73,7 +73,7 @@ def write_dataset(
 def _is_there(manifest: Manifest, out: Path) -> bool:
     """Return whether a folder holds this dataset, and what an append needs beside it, intact."""
     previous = Manifest.previous(out)
-    names = ("fingerprint", "log_fingerprint", "counts", "dropped")
+    names = ("fingerprint", "log_fingerprint", "settings", "columns", "counts", "dropped")
     if previous is None or any(getattr(manifest, n) != getattr(previous, n) for n in names):
         return False
     try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from recsys.config.data import Columns, DataConfig
+from recsys.data.columns import WORDS, guess_columns
 from recsys.data.database import MISSING_WORDS, name
-from recsys.data.log import conditions_of
+from recsys.data.log import SAMPLE_ROWS, conditions_of
 from recsys.data.tables import OpenTable, open_table
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, one_line
@@ -58,33 +62,42 @@ def spark_table(
     return replace(table, query=query, types=types, dropped=dropped, is_ordered=is_ordered)
 
 
-def _keep(rows: DataFrame, config: DataConfig, origin: str, path: Path) -> dict[str, int]:
+def _keep(frame: DataFrame, config: DataConfig, origin: str, path: Path) -> dict[str, int]:
     """Let Spark's workers write the rows that are left; return how many each condition drops."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415 - an extra
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    columns = {column: F.col("`" + column.replace("`", "``") + "`") for column in rows.columns}
-    conditions = conditions_of(config, rows.columns, origin)
+    columns = {column: F.col("`" + column.replace("`", "``") + "`") for column in frame.columns}
+    conditions = conditions_of(config, frame.columns, origin)
     try:
-        rows = rows.select(
+        rows = frame.select(
             *columns.values(),
             F.col("_metadata.file_path").alias(_FILE),
             F.col("_metadata.row_index").alias(_INDEX),
         )
         rows.schema  # noqa: B018 - asks Spark whether its rows have places
     except AnalysisException:
-        rows = rows.select(*columns.values())
+        rows = frame.select(*columns.values())
     roles = config.columns or Columns()
+    if not WORDS.keys() <= roles.model_fields_set:
+        sample = pl.DataFrame(frame.limit(SAMPLE_ROWS).toArrow())
+        roles = guess_columns(sample, config.columns, origin, config.time_format)
     for field in rows.schema:  # words such as NULL are missing ids, which a condition may ask for
         if field.name in (roles.user_id, roles.item_id) and field.dataType.typeName() == "string":
             value = columns[field.name]
             rows = rows.withColumn(field.name, F.when(~F.trim(value).isin(*MISSING_WORDS), value))
     dropped, left = {}, rows.count() if conditions else 0
     for reason, condition in conditions.items():
-        rows = rows.filter(condition.sql.replace(chr(34), "`"))
+        rows = rows.filter(re.sub(r"'[^']*'|\"[^\"]*\"", _in_spark, condition.sql))
         before, left = left, rows.count()
         dropped[reason] = before - left
         if before and not left:
             raise NoRowsLeftError(condition.written, before, origin)
     rows.write.parquet(f"file://{path}")
     return dropped
+
+
+def _in_spark(quoted: re.Match[str]) -> str:
+    """Return a text or a name of DuckDB's SQL as Spark's has it, where a backslash escapes."""
+    is_text = quoted[0].startswith("'")
+    return quoted[0].replace("\\", r"\\") if is_text else f"`{quoted[0][1:-1]}`"

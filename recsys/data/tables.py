@@ -391,8 +391,7 @@ def _open_json(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
     """Open JSON lines as one table: numbers and lists as they are written, all else as text."""
     every = (
         f"read_json({texts(file.path for file in files)}, format = 'newline_delimited', "
-        "maximum_depth = 1, sample_size = -1, union_by_name = true, "
-        f"compression = '{files[0].compression or 'none'}')"
+        "maximum_depth = 1, sample_size = -1, union_by_name = true)"
     )
     columns = table.connection.sql(f"select * from {every}").columns
     kinds = ", ".join(f"list(distinct json_type({name(column)}))" for column in columns)

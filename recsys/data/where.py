@@ -27,15 +27,9 @@ _CLASSES = {
 _ORDERS = {f"COMPARE_{order}THAN" for order in ("GREATER", "LESS")}
 _ORDERS |= {f"{order}OREQUALTO" for order in _ORDERS} | {"COMPARE_BETWEEN"}
 _MOST_CHOICES = 64
-_OF_UNITS = {
-    "date_part",
-    "datepart",
-    "date_trunc",
-    "datetrunc",
-    "date_diff",
-    "datediff",
-    "strftime",
-}
+_OF_UNITS = frozenset(
+    "date_part datepart date_trunc datetrunc date_diff datediff strftime".split()  # noqa: SIM905
+)
 """Functions of dates with a word or a form."""
 _COMPUTING = _OF_UNITS | frozenset(
     """
@@ -165,7 +159,7 @@ def keep_rows(
         if kinds[column] == "VARCHAR":
             plain = f"{'present' if column in ids else 'stripped'}({name(column)})"
             if column not in condition.beside_text:
-                looks = _looks(connection, table, name(column))
+                looks = _looks(connection, table, name(column)) or plain
         choices.append([plain, looks] if column in condition.beside_text else [looks, plain])
     failed: list[duckdb.Error] = []
     for chosen in islice(product(*choices), _MOST_CHOICES):
@@ -184,13 +178,11 @@ def keep_rows(
 
 
 def _looks(connection: duckdb.DuckDBPyConnection, table: str, column: str) -> str:
-    """Return a column of text as its values look, in SQL."""
+    """Return a column of text as its values look, in SQL; nothing if as text."""
     forms = [f"{rule}(present({column}))" for rule in ("integer_in", "number_in", "date_in")]
     counts = ", ".join(f"count({value})" for value in (f"present({column})", *forms))
     total, *fitting = connection.execute(f"select {counts} from {table}").fetchall()[0]
-    return next(
-        (form for form, count in zip(forms, fitting, strict=True) if count == total), column
-    )
+    return next((f for f, count in zip(forms, fitting, strict=True) if count == total), "")
 
 
 def keep_where(

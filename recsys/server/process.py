@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,11 @@ def _worker(settings: ServerSettings, threads: int) -> FastAPI:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for file in Path(os.environ[SHARED_METRICS]).glob("gauge_live*_*.db"):
         number = int(file.stem.rpartition("_")[2])
-        if not Path(f"/proc/{number}").exists():
-            mark_process_dead(number)  # type: ignore[no-untyped-call]
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
+            with suppress(FileNotFoundError):  # another new worker was quicker
+                mark_process_dead(number)  # type: ignore[no-untyped-call]
     try:
         return make_app(Service(ServedModel.load(settings), threads))
     except InputError as error:

@@ -66,11 +66,6 @@ def explain_items(
     ]
 
 
-def explained_by_removal(bundle: ModelBundle) -> bool:
-    """Return whether a model, counts aside, has no terms for single purchases."""
-    return bundle.baseline is not None or not bundle.model.head.explains
-
-
 def _items_read(bundle: ModelBundle) -> int:
     if bundle.baseline is not None:
         return _LONGEST
@@ -81,10 +76,10 @@ def _items_read(bundle: ModelBundle) -> int:
 def _model_parts(bundle: ModelBundle, history: Histories, candidates: Int32s) -> _Parts:
     read = bundle.experiment.model.max_sequence_length
     recent = history.latest(read)
-    if explained_by_removal(bundle):
-        of_model, rests = _by_removal(ModelScorer(bundle.model, read), recent, candidates)
-    else:
+    if bundle.model.head.explains:
         of_model, rests = _attention_parts(bundle.model, recent, candidates)
+    else:
+        of_model, rests = _by_removal(ModelScorer(bundle.model, read), recent, candidates)
     contributions = np.zeros((len(candidates), len(history.items)), dtype=np.float32)
     contributions[:, -len(recent.items) :] = of_model
     if bundle.count_ensemble is not None:

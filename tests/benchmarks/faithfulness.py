@@ -16,7 +16,6 @@ import numpy as np
 
 from recsys import Recommender, load
 from recsys.evaluation.metrics import bootstrap_means
-from recsys.serving.explain import explained_by_removal
 
 MEASURES = ("score, top", "score, random", "rank, top", "rank, random", "top lowers score more")
 
@@ -25,7 +24,9 @@ def losses(model: Recommender, users: int, generator: np.random.Generator) -> li
     """The measures of each user [N, 5]."""
     dataset, ids = model.dataset, model.bundle.vocabulary.ids
     assert dataset is not None
-    if explained_by_removal(model.bundle):  # the losses would be the explanations
+    if (
+        model.bundle.baseline is not None or not model.bundle.model.head.explains
+    ):  # the losses would be the explanations
         raise SystemExit(f"{model.bundle.path}: has no target attention")
     everyone = dataset.user_ids
     drawn = np.sort(generator.choice(len(everyone), min(users, len(everyone)), replace=False))

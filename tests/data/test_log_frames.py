@@ -120,7 +120,9 @@ def test_files(source: str, fingerprint: str, tmp_path: Path) -> None:
             part.write_parquet(tmp_path / folder / f"{number}.parquet")
     (tmp_path / "lines").mkdir()
     for number, part in enumerate((LOG[:2], LOG[:0], LOG[2:].with_columns(coupon=pl.lit("A")))):
-        part.write_ndjson(tmp_path / "lines" / f"{number}.jsonl")
+        kind = "uncompressed" if number else "gzip"
+        file = tmp_path / "lines" / f"{number}.jsonl{'' if number else '.gz'}"
+        part.write_ndjson(file, compression=kind)
     for number in range(3):
         file = tmp_path / "logs" / f"region={number}" / f"part-{number}.parquet"
         file.parent.mkdir()

@@ -67,6 +67,8 @@ def test_a_dataset_is_reused_or_replaced(dataset: PreparedDataset) -> None:
     before = (dataset.path / "items.npy").stat().st_ino
     prepare(LOG, DataConfig(), dataset.path)
     assert (dataset.path / "items.npy").stat().st_ino == before
+    sku = prepare(LOG.rename({"item_id": "sku"}), DataConfig(encoding="cp1252"), dataset.path)
+    assert (sku.manifest.columns.item_id, sku.config.encoding) == ("sku", "cp1252")
     again = prepare(LOG, DataConfig(min_user_interactions=3), dataset.path)
     assert again.user_ids.to_list() == ["a", "b"]
     assert dataset.items.tolist()[:4] == [2, 1, 2, 0], "what is open stays readable"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,16 @@ def test_every_row_of_the_file_is_counted(tmp_path: Path) -> None:
         "min_user_interactions": 1,
     }
     assert (manifest.counts["rows_read"], manifest.counts["interactions"]) == (11, 4)
+
+
+def test_missing_ids_among_texts_are_dropped_by_name(tmp_path: Path) -> None:
+    """As the refusal of such ids says."""
+    (tmp_path / "log.csv").write_text("user_id,sku,ts\n1,hat,1\n1, NULL ,2\n1,socks,3\n")
+    with pytest.raises(InputError, match="an id is missing") as refused:
+        recsys.prepare(tmp_path / "log.csv", out=tmp_path / "out")
+    where = re.findall(r"--where '(.*?)'", str(refused.value))[0]
+    dataset = recsys.prepare(tmp_path / "log.csv", out=tmp_path / "out", where=where)
+    assert dataset.manifest.dropped == {"where": 1}
 
 
 def test_conditions_and_times_are_settings_of_the_dataset(tmp_path: Path) -> None:

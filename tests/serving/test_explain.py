@@ -16,7 +16,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.model.heads import TargetAttentionHead
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.explain import explain_items, explained_by_removal
+from recsys.serving.explain import explain_items
 from recsys.serving.recommender import Recommender
 
 ITEMS = ["boots", "gloves", "hat", "jacket", "socks"]
@@ -63,7 +63,6 @@ def test_a_dot_product_is_explained_by_removal(
     tiny_dot_bundle: ModelBundle, history: list[str]
 ) -> None:
     parts = explained(tiny_dot_bundle, history, "hat")
-    assert explained_by_removal(tiny_dot_bundle)
     assert parts["item_id"].to_list() == history
     recommender = Recommender(tiny_dot_bundle)
     score = recommender.score([history], ["hat"])["score"].item()
