@@ -120,9 +120,8 @@ def test_files(source: str, fingerprint: str, tmp_path: Path) -> None:
             part.write_parquet(tmp_path / folder / f"{number}.parquet")
     (tmp_path / "lines").mkdir()
     for number, part in enumerate((LOG[:2], LOG[:0], LOG[2:].with_columns(coupon=pl.lit("A")))):
-        kind = "uncompressed" if number else "gzip"
         file = tmp_path / "lines" / f"{number}.jsonl{'' if number else '.gz'}"
-        part.write_ndjson(file, compression=kind)
+        part.write_ndjson(file, compression="uncompressed" if number else "gzip")
     for number in range(3):
         file = tmp_path / "logs" / f"region={number}" / f"part-{number}.parquet"
         file.parent.mkdir()
