@@ -147,7 +147,7 @@ def test_generate_writes_lists(terminal: Terminal) -> None:
     greedy, beam = terminal.json(*words), terminal.json(*words, "--beam", "3")
     assert [row["step"] for row in greedy] == [1, 2, 3, 4]
     assert beam[0]["log_probability"] >= greedy[0]["log_probability"] - 1e-5
-    sample = ("--sample", "--top-k", "50", "--temperature", "0.7", "--seed", "3")
+    sample = ("--sample", "--top-p", "0.9", "--temperature", "0.7", "--seed", "3")
     assert terminal.json(*words, *sample) == terminal.json(*words, *sample)
     few = pl.read_csv("histories.csv").head(3).select(item_id="sku")
     few.write_csv("few.csv")

@@ -197,7 +197,6 @@ def generate_items(
     beam: int | None = None,
     sample: bool = False,
     temperature: float = 1.0,
-    top_k: int | None = None,
     top_p: float | None = None,
     seed: Annotated[int, Option(min=0, max=2**63 - 1)] = 0,
     candidates: Path | None = None,
@@ -215,7 +214,6 @@ def generate_items(
             step.
         sample: Draw each item at random from the model's probabilities.
         temperature: With --sample: below 1 favours probable items, above 1 the others.
-        top_k: With --sample: draw only from the k most probable items.
         top_p: With --sample: draw only from the fewest items with this total probability.
         seed: With --sample: seed of the draws.
         candidates: Table of item_id: only these items may be generated.
@@ -228,11 +226,11 @@ def generate_items(
 
     if sample and beam is not None:
         raise InputError("give --beam or --sample, not both")
-    if not sample and (temperature, top_k, top_p) != (1.0, None, None):
-        raise InputError("--temperature, --top-k and --top-p need --sample")
+    if not sample and (temperature, top_p) != (1.0, None):
+        raise InputError("--temperature and --top-p need --sample")
     strategy: Strategy = Greedy() if beam is None else Beam(beam)
     if sample:
-        strategy = Sampling(torch.Generator().manual_seed(seed), temperature, top_k, top_p)
+        strategy = Sampling(torch.Generator().manual_seed(seed), temperature, top_p)
     allowed = None
     if candidates is not None:
         allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()

@@ -212,7 +212,7 @@ def evaluate_held_out(
     Ranks are exact and over the full catalogue, unless the config names candidates.
 
     With --predictions the test targets are ranked by the scores of another system, under the
-    protocol of the dataset and --set evaluation.seen=allow. Items without a score rank last.
+    protocol of the dataset and --set evaluation.seen=allow. Targets without a score are missed.
 
     Options:
         bundle: Folder of a trained model, runs/NAME, or models:/NAME@ALIAS.

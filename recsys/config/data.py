@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from datetime import UTC, date, datetime
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_serializer, field_validator, model_validator
@@ -41,12 +40,6 @@ def time_value(time: float | str) -> float:
         return float(time)
     moment = datetime.fromisoformat(time)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _check_ascending(what: str, *times: float | str | None) -> None:
-    values = [time_value(time) for time in times if time is not None]
-    if any(late <= early for early, late in pairwise(values)):
-        raise ValueError(f"{what} must ascend")
 
 
 # --- Splits: __str__ is the split's name in a protocol -------------------------------------------
@@ -96,8 +89,10 @@ class GlobalTime(_ByTime):
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
-        times = self.valid_from, self.test_from, self.test_until
-        _check_ascending("valid_from, test_from and test_until", *times)
+        given = self.valid_from, self.test_from, self.test_until
+        times = [time_value(time) for time in given if time is not None]
+        if times != sorted(set(times)):
+            raise ValueError("valid_from, test_from and test_until must ascend")
         return self
 
     def __str__(self) -> str:
@@ -138,7 +133,6 @@ class Backtest(_ByTime):
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:
-        _check_ascending("the cuts", *self.cuts)
         if not self.cuts and self.folds * self.test_fraction >= 1:
             raise ValueError("folds times test_fraction must be below 1")
         return self

@@ -80,7 +80,9 @@ def append(
         if new.fingerprint in (old.manifest.log_fingerprint, *earlier):
             logger.warning("%s: its rows are in %s already", new.origin, path)
             return old
-        before, added = _rows_of(old), _rows_of_log(new, old)
+        has_outside = (path / OUTSIDE).exists()
+        outside = pl.read_parquet(path / OUTSIDE) if has_outside else old.item_table.head(0)
+        before, added = _rows_of(old, outside["item_id"]), _rows_of_log(new, old)
         if new.columns.position is not None:
             for row in added.join(before, on=["user_id", "timestamp"], how="semi")[:1].rows():
                 raise InputError(
@@ -95,6 +97,7 @@ def append(
         log.dropped = Counter(old.manifest.dropped) + new.dropped
         filter_log(log, config)
         people = _of_persons(old.user_table, config)
+        every_item = pl.concat([old.item_table, outside], how="diagonal_relaxed")
         item_rows = read_features(items, config, "the item table")
         user_rows = read_features(users, config, "the user table")
         entry = AppendedLog(
@@ -108,7 +111,7 @@ def append(
             log,
             old.config,
             folder / "files",
-            grown_features(old.item_table, item_rows, new.columns.item_id, str(path)),
+            grown_features(every_item, item_rows, new.columns.item_id, str(path)),
             grown_features(people, user_rows, new.columns.user_id, str(path)),
             old.num_items,
             (*old.manifest.appended, entry),
@@ -138,12 +141,10 @@ def _refuse_what_needs_old_rows(old: PreparedDataset, config: DataConfig) -> Non
 # --- Old and new rows -----------------------------------------------------------------------------
 
 
-def _rows_of(old: PreparedDataset) -> pl.DataFrame:
+def _rows_of(old: PreparedDataset, outside: pl.Series) -> pl.DataFrame:
     """Return the interactions of a dataset as the rows of a log, user by user, in order."""
-    table = old.interaction_table
-    if places := np.flatnonzero(old.items == PAD).tolist():
-        outside = pl.read_parquet(old.path / OUTSIDE)["item_id"]
-        table = table.with_columns(table["item_id"].clone().scatter(places, outside))
+    table, places = old.interaction_table, np.flatnonzero(old.items == PAD).tolist()
+    table = table.with_columns(table["item_id"].clone().scatter(places, outside))
     kept = [pl.col(name).alias(KEPT + name) for name in old.config.keep]
     times = pl.Series("timestamp", np.asarray(old.timestamps))
     return _of_persons(table, old.config).select("user_id", "item_id", times, *kept)

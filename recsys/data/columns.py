@@ -139,8 +139,13 @@ def _best(
         fitting = [n for n in alike if n == role or _fits(role, rows[n], time_format)]
         filled = [name for name in fitting if len(_known(rows[name])) or rows.is_empty()]
         if filled:
-            plain = [n for n in filled if role != "timestamp" or not fitting_forms(rows[n])]
-            return plain or filled
+            if role != "timestamp":
+                return filled
+            plain = [name for name in filled if not fitting_forms(rows[name])]
+            texts = rows.select(pl.col(plain).cast(pl.String))
+            largest = texts.cast(pl.Float64, strict=False).max().row(0) if plain else ()
+            # Small numbers may be times of day, such as 93000, which are no times beside dates.
+            return filled if any(0 < (n or 0) < 240_000 for n in largest) else plain or filled
         empty = empty or fitting
     return empty
 

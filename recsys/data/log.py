@@ -234,7 +234,7 @@ class _Rows:
 
     def drop_by(self, conditions: dict[str, Condition]) -> None:
         """Drop the rows for which conditions do not hold; words such as NULL are missing ids."""
-        ids = (self.log.columns.user_id, self.log.columns.item_id)
+        ids = self.log.columns.roles.values()
         for reason, condition in conditions.items():
             rows, origin = self.log.rows, self.log.origin
             dropped = keep_rows(self.log.connection, "staged", condition, origin, ids)
@@ -315,7 +315,7 @@ class _Rows:
 
     def _refuse_missing(self, column: str, what: str) -> None:
         sql, kept = self.sql[column], shlex.quote(f"{name(column)} is not null")
-        rule = f"{what} is missing (drop such rows with --where {kept}, in Python where=)"
+        rule = f"{what} is missing (recsys prepare --where {kept} drops such rows)"
         missing = {"VARCHAR": f"present({sql}) is null", "DOUBLE": f"{sql} is null or isnan({sql})"}
         self._refuse(column, missing.get(self.types[column], f"{sql} is null"), rule)
 
@@ -381,7 +381,7 @@ class _Rows:
         if first is not None:
             forms = [] if form else fitting_forms(pl.Series([str(first[1])]))
             several = " or ".join(map(repr, forms))
-            hint = f" (a date of another form needs --time-format {several})" if forms else ""
+            hint = f" (recsys prepare --time-format {several} reads another form)" if forms else ""
             raise InputError(f"{first[0]}: {rule}{hint}: {first[1]!r}")
         return self._dates(column, date, "us") if as_dates else self._numbers(column, number)
 
@@ -479,6 +479,9 @@ def filter_log(log: Log, config: DataConfig) -> None:
     until = config.split.test_until if isinstance(config.split, GlobalTime) else None
     for reason, side, given in (("since", "<", config.since), ("test_until", ">=", until)):
         if given is not None and log.rows:
+            if log.are_dates and not isinstance(given, str) and 0 < given < 1e8:  # in 1973
+                line = f"{given:.0f} is no date, as the log's times are: give one like 2024-01-31"
+                raise InputError(f"data.{reason}: {line}")
             (usual,) = log.first("select approx_quantile(timestamp::double, 0.5) from log")
             log.drop("log", reason, f"timestamp {side} {time_like(given, usual)!r}")
     if config.duplicates != "keep":

@@ -129,7 +129,9 @@ def fold_configs(config: DataConfig) -> tuple[DataConfig, ...]:
     times = np.empty(0, dtype=np.int64)
     if not split.cuts:
         table, _, config_of_log = open_log(config.source, config, None)
-        times = read_log(table, config_of_log).table()["timestamp"].to_numpy()
+        log = read_log(table, config_of_log)
+        filter_log(log, DataConfig(since=config.since))
+        times = log.table()["timestamp"].to_numpy()
     return tuple(config.model_copy(update={"split": fold}) for fold in folds(split, times))
 
 
@@ -167,22 +169,22 @@ def build(
         start, end = int(offsets[low]), int(offsets[high])
         ends = np.repeat(offsets[low:high] + cuts[low:high, 1], np.diff(offsets[low : high + 1]))
         inside[numbers[start:end][np.arange(start, end) < ends]] = True
-    outside = item_ids.gather(_encode(numbers, inside)).alias("item_id")
+    outside = _encode(numbers, inside)
     arrays: dict[str, NDArray[Any]] = {"items": numbers, "timestamps": times}
     arrays |= {"offsets": offsets, "cuts": cuts}
     for name in ("offsets", "cuts"):
         np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
-    catalogue = item_ids.filter(pl.Series(inside))
     user_ids, columns = spans["user_id"], log.columns
     people = user_ids if config.session_gap is None else user_of_session(user_ids)
+    every_item = with_features(item_ids, item_ids, items, columns.item_id, log.origin)
     tables = {
         "users": with_features(user_ids, people, users, columns.user_id, log.origin),
-        "items": with_features(catalogue, catalogue, items, columns.item_id, log.origin),
+        "items": every_item.filter(pl.Series(inside)),
     }
     for name, table in tables.items():
         table.write_parquet(folder / f"{name}.parquet")
     if len(outside):  # which an append may move into the catalogue
-        outside.to_frame().write_parquet(folder / OUTSIDE)
+        every_item[outside].write_parquet(folder / OUTSIDE)
     config = config.model_copy(update={"split": split, "time_format": log.time_format})
     settings = config.model_dump(mode="json", exclude={"source", "columns"})
     content = {key: value for key, value in settings.items() if key not in _NO_CONTENT}
@@ -198,7 +200,7 @@ def build(
             "rows_read": log.rows + sum(log.dropped.values()),
             "interactions": log.rows,
             "users": len(spans),
-            "items": len(catalogue),
+            "items": int(inside.sum()),
             "train": train,
             "valid": valid,
             "test": test,

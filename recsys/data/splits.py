@@ -164,7 +164,8 @@ def folds(backtest: Backtest, times: Int64s) -> tuple[GlobalTime, ...]:
     cuts = backtest.cuts or tuple(kth_latest(times, max(1, round(count))) for count in rows)
     if any(time_value(late) <= time_value(early) for early, late in pairwise(cuts)):
         raise InputError(
-            f"data.split: {backtest} begins two folds at the same time: the log has too few times"
+            f"data.split: {backtest}: folds must begin one after the other: cuts do not ascend, or "
+            "the log has too few times"
         )
     return tuple(
         GlobalTime(

@@ -94,10 +94,10 @@ class OpenTable:
 
     def selected(self, columns: Sequence[str]) -> str:
         """Return a query of columns in the order of the rows; UUIDs and spans of time are text."""
+        casts = dict.fromkeys(("UUID", "INTERVAL", "ENUM"), "::varchar")
+        casts["TIMESTAMPTZ_NS"] = "::timestamptz"  # which DuckDB's functions of dates know
         chosen = (
-            f"{name(column)}::varchar as {name(column)}"
-            if self.types[column] in ("UUID", "INTERVAL") or self.types[column].startswith("ENUM")
-            else name(column)
+            f"{name(column)}{casts.get(self.types[column].partition('(')[0], '')} as {name(column)}"
             for column in self.present(columns)
         )
         return f"select {', '.join(chosen)} from ({self.query})"
@@ -242,10 +242,9 @@ def _open_texts(
     forms: list[tuple[tuple[tuple[str, ...], str], Path, str]] = []
     for file in files:
         place = table.origin if len(files) == 1 else str(file.path)
-        path, sample, compression = _as_utf8(file, place, encoding, decoded / str(len(forms)))
+        path, sample = _as_utf8(file, place, encoding, decoded / str(len(forms)))
         names, options = _form_of(sample, file.kind, header, place)
         check_names(filter(None, names), place)
-        options += f", compression = '{compression or 'none'}'"
         forms.append(((names, options), path, place))
     every = dict.fromkeys(column for (names, _), *_ in forms for column in names if column)
     queries = []
@@ -265,10 +264,8 @@ def _open_texts(
     return _described(table, " union all ".join(queries))
 
 
-def _as_utf8(
-    file: SourceFile, place: str, encoding: str | None, decoded: Path
-) -> tuple[Path, str, str | None]:
-    """Return the path of a file as UTF-8, the beginning of its text, and how it is compressed."""
+def _as_utf8(file: SourceFile, place: str, encoding: str | None, decoded: Path) -> tuple[Path, str]:
+    """Return the path of a file as UTF-8, and the beginning of its text."""
     with pa.input_stream(str(file.path), compression=file.compression) as stream:
         start = stream.read(_SAMPLE)
     known = {start[:1]: "utf-16-be", start[1:2]: "utf-16-le"}.get(b"\x00")
@@ -276,7 +273,7 @@ def _as_utf8(
         known = "utf-16"
     if known is None and encoding is None:
         sample = start.decode("utf-8", errors="replace").removeprefix("\ufeff")
-        return file.path, sample.replace("\r\n", "\n").replace("\r", "\n"), file.compression
+        return file.path, sample.replace("\r\n", "\n").replace("\r", "\n")
     for tried in [known] if known else ["utf-8-sig", encoding]:
         sample, in_place = "", tried == "utf-8-sig"
         with (
@@ -290,7 +287,7 @@ def _as_utf8(
             while block := lines.read(_BLOCK):
                 sample = sample or block[:_SAMPLE]
                 written.write(block)
-            return (file.path, sample, file.compression) if in_place else (decoded, sample, None)
+            return file.path if in_place else decoded, sample
     raise InputError(f"{place}: is neither UTF-8 nor {known or encoding} text")
 
 
@@ -360,7 +357,7 @@ def _open_parquet(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
         for column in schema:
             if column.type != pa.null():
                 kinds.setdefault(column.name, {}).setdefault(_kind(column.type), place)
-    in_folders = len(files) > 1 and any("=" in part for part in files[0].path.parts[:-1])
+    in_folders = any("=" in part for part in files[0].path.parts[:-1])
     query = (
         f"select * from read_parquet({texts(file.path for file in files)}, union_by_name = true, "
         f"hive_partitioning = {in_folders})"

@@ -85,7 +85,7 @@ def compact_form(values: pl.Series) -> str | None:
         known = known.cast(pl.Int64, strict=False)
     if not (known.dtype.is_integer() or known.dtype == pl.String):
         return None
-    written = known.cast(pl.String).drop_nulls()
+    written = known.cast(pl.String).str.strip_suffix(".0").drop_nulls()
     for form in COMPACT:
         years = dates_of_form(written, form).dt.year()
         if years.is_between(1970, 2100).sum() >= _MOST_DATES * len(written) > 0:

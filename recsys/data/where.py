@@ -97,7 +97,7 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     if unknown := columns.keys() - {*names}:
         why = f"no column {min(unknown)!r} (text stands in single quotes); {known}"
         raise _refused(where, why)
-    beside_text = frozenset(column for node in nodes for column in _beside_text(node))
+    beside_text = frozenset(column for node in nodes for column in _beside_text(node, where))
     return Condition(where, sql, tuple(columns), beside_text)
 
 
@@ -122,7 +122,7 @@ def _expressions(tree: object) -> Iterator[dict[str, Any]]:
             yield from _expressions(child)
 
 
-def _beside_text(node: Mapping[str, Any]) -> list[str]:
+def _beside_text(node: Mapping[str, Any], where: str) -> list[str]:
     """Return the columns that a comparison or a function compares with text."""
     if node["class"] in ("CAST", "CASE", "CONJUNCTION") or node.get("function_name") in _OF_UNITS:
         return []
@@ -131,8 +131,9 @@ def _beside_text(node: Mapping[str, Any]) -> list[str]:
     sides += [argument["expression"] for argument in node.get("arguments") or []]
     literals = [side["literal"] for side in sides if side.get("class") == "CONSTANT"]
     texts = [literal["text"] for literal in literals if literal.get("kind") == "STRING"]
-    if node["type"] in _ORDERS and any(re.fullmatch(r" *[+-]?[0-9.]+ *", t) for t in texts):
-        return []
+    for number in (t for t in texts if re.fullmatch(r" *[+-]?[0-9.,]+ *", t)):
+        if node["type"] in _ORDERS:  # '9' > '10'
+            raise _refused(where, f"{number!r} is text, which has another order: leave the quotes")
     columns = [side["column_names"][0] for side in sides if side.get("class") == "COLUMN_REF"]
     return columns if texts else []
 
@@ -160,6 +161,8 @@ def keep_rows(
             plain = f"{'present' if column in ids else 'stripped'}({name(column)})"
             if column not in condition.beside_text:
                 looks = _looks(connection, table, name(column)) or plain
+        elif kinds[column] in ("DOUBLE", "FLOAT"):  # NaN is a missing value
+            looks = f"nullif({looks}, 'nan')"
         choices.append([plain, looks] if column in condition.beside_text else [looks, plain])
     failed: list[duckdb.Error] = []
     for chosen in islice(product(*choices), _MOST_CHOICES):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.config.experiment import AllItems, EvaluationConfig, GivenItems, SampledItems
+from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import Part, PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout
@@ -110,8 +111,8 @@ def read_candidates(source: TableSource, dataset: PreparedDataset, holdout: Hold
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "the candidates"
     table = read_table(source, ["user_id", "item_id"], origin)
-    rows = Vocabulary(dataset.user_ids).encode(table["user_id"]).astype(np.int64) - 1
-    tokens = dataset.vocabulary.encode(table["item_id"])
+    rows = Vocabulary(dataset.user_ids).encode(plain_ids(table["user_id"])).astype(np.int64) - 1
+    tokens = dataset.vocabulary.encode(plain_ids(table["item_id"]))
     if unknown := int(np.count_nonzero(tokens == PAD)):
         logger.warning("%s: %d candidates outside the catalogue dropped", origin, unknown)
     width = dataset.num_items + 1  # one number per user and item

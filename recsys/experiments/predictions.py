@@ -13,6 +13,7 @@ from torch import Tensor
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import flatten
+from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD
 from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout
@@ -41,8 +42,8 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
     if len(wrong := (scores.is_null() | scores.is_nan()).arg_true()):
         row = int(wrong[0])
         raise InputError(f"{origin}: row {row + 1}: score {table['score'][row]!r} is no number")
-    users = Vocabulary(dataset.user_ids).encode(table["user_id"]).astype(np.int64) - 1
-    items = dataset.vocabulary.encode(table["item_id"]).astype(np.int64)
+    users = Vocabulary(dataset.user_ids).encode(plain_ids(table["user_id"])).astype(np.int64) - 1
+    items = dataset.vocabulary.encode(plain_ids(table["item_id"])).astype(np.int64)
     frame = pl.DataFrame({"user": users, "item": items, "score": scores})
     frame = frame.filter(pl.col("user") >= 0, pl.col("item") != PAD)
     if lacking := len(table) - len(frame):
@@ -64,7 +65,7 @@ def evaluate_predictions(
     """Rank the test targets by the scores of another system, and log a run to compare with others.
 
     The experiment has the name of the run, the protocol and the store. Returned are the id of the
-    run, the numbers of targets and of those without a score, which rank last, and all metrics.
+    run, the numbers of targets and of those without a score, which are missed, and all metrics.
 
     Raises:
         InputError: see `read_scores`; or there is nothing to evaluate on, or the store cannot be
@@ -82,7 +83,7 @@ def evaluate_predictions(
 
     def score(some: Holdout) -> Tensor:
         scores = levels[some.owners].toarray()
-        scores[:, PAD] = -np.inf
+        scores[scores == 0] = -np.inf  # PAD, and what the system has not scored
         return torch.from_numpy(scores)
 
     with track(experiment, dataset, "predictions", settings, candidates) as tracker:

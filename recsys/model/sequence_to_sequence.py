@@ -210,16 +210,12 @@ class Sampling(Greedy):
     generator: torch.Generator
     temperature: float = 1.0
     """Below 1 favours probable items, above 1 improbable ones."""
-    top_k: int | None = None
-    """The number of most probable items to draw from; all if None."""
     top_p: float | None = None
     """Draw from the fewest items whose probabilities add up to this; from all if None."""
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             raise InputError(f"temperature={self.temperature}: must be above 0 and finite")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k={self.top_k}: must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p={self.top_p}: must be above 0 and at most 1")
 
@@ -227,11 +223,9 @@ class Sampling(Greedy):
         # Relative to the largest: a temperature near 0 then makes no positive infinity.
         cooled = (scores - scores.amax(dim=-1, keepdim=True)) / self.temperature
         best, tokens = torch.softmax(cooled, dim=-1).sort(dim=-1, descending=True, stable=True)
-        if self.top_k is not None:
-            best[..., self.top_k :] = 0
         if self.top_p is not None:  # an item stays if those before it add up to less
             before = best.cumsum(dim=-1) - best
-            enough = before >= self.top_p * best.sum(dim=-1, keepdim=True)
+            enough = before >= self.top_p
             best[..., 1:].masked_fill_(enough[..., 1:], 0)
         weights = best[:, 0].to(self.generator.device)
         drawn = torch.multinomial(weights, 1, generator=self.generator).to(tokens.device)

@@ -17,6 +17,7 @@ import polars as pl
 from recsys.baselines.tuned import BASELINES
 from recsys.data.audit import Finding
 from recsys.data.prepared import PreparedDataset
+from recsys.evaluation.candidates import CATALOGUE
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.metrics import user_means
 from recsys.evaluation.tables import RankTable
@@ -185,21 +186,20 @@ def answer_in_words(comparison: Comparison) -> tuple[str, str]:
     if rival is not None and difference is not None:
         than = f"the best {'trained model' if is_baseline else 'baseline'}, {rival.label}"
         text += f", {verdict(difference, comparison.headline_interval(rival).mean, than)}"
-    chance = random_ndcg_at_10(answer.runs[0].ranks)
-    text += f". A random order of the items reaches {decimals(chance)}."
     headline = f"{name}, a baseline, is the answer" if is_baseline else f"{name} is the answer"
-    if interval.low <= chance:
-        headline = "Nothing here orders the items better than chance"
-    return headline, text
+    if (ranks := answer.runs[0].ranks).protocol.candidates == CATALOGUE:
+        chance = random_ndcg_at_10(ranks)
+        text += f". A random order of the items reaches {decimals(chance)}"
+        if interval.low <= chance:
+            headline = "Nothing here orders the items better than chance"
+    return headline, f"{text}."
 
 
 def random_ndcg_at_10(ranks: RankTable) -> float:
-    """Return the expected NDCG@10 of a random order of the items that targets were ranked among."""
+    """Return the expected NDCG@10 of a random order of the catalogue, seen items included."""
     gains = np.cumsum(1 / np.log2(np.arange(2, 12)))
     lists = ranks.frame.group_by("user", "history_length").agg(targets=pl.col("target").n_unique())
-    targets, ranked = lists["targets"].to_numpy(), np.full(len(lists), ranks.protocol.num_items)
-    if ranks.protocol.seen == "filter":
-        ranked = np.maximum(1, ranked - lists["history_length"].to_numpy())
+    targets, ranked = lists["targets"].to_numpy(), ranks.protocol.num_items
     reached = gains[np.minimum(ranked, 10) - 1] * targets / ranked
     values = np.minimum(1, reached / gains[np.minimum(targets, 10) - 1])
     return float(user_means(values, lists["user"].to_numpy()).mean())

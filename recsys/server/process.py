@@ -8,7 +8,6 @@ import socket
 import sys
 import tempfile
 import threading
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,8 +101,7 @@ def _worker(settings: ServerSettings, threads: int) -> FastAPI:
         try:
             os.kill(number, 0)
         except ProcessLookupError:
-            with suppress(FileNotFoundError):  # another new worker was quicker
-                mark_process_dead(number)  # type: ignore[no-untyped-call]
+            mark_process_dead(number)  # type: ignore[no-untyped-call]
     try:
         return make_app(Service(ServedModel.load(settings), threads))
     except InputError as error:

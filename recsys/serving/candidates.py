@@ -1,5 +1,6 @@
 """Candidates to score, and the items that may be recommended, in the caller's raw ids."""
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -21,6 +22,8 @@ from recsys.inference.diversity import UNGROUPED, Cap, Diversity
 from recsys.inference.scorer import user_batches
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.raw_values import id_series, joined_lists, lists_of, report_unknown
+
+logger = logging.getLogger(__name__)
 
 _TABLE = "the item table"
 Candidates = TableSource | Sequence[Any] | IntoSeries | NDArray[Any] | Mapping[Any, Iterable[Any]]
@@ -86,7 +89,12 @@ def chosen_items(
         report_unknown(tokens, items, catalogue, "allowed item", "catalogue", strict=False)
         allowed[tokens] = True
     if deny is not None:
-        allowed[catalogue.encode(read_candidates(deny, columns, items_only=True)[0])] = False
+        items, _ = read_candidates(deny, columns, items_only=True)
+        tokens = catalogue.encode(items)
+        if len(unknown := items.filter(tokens == PAD)):
+            line = "%d denied items are not in the catalogue, such as %r"
+            logger.warning(line, len(unknown), unknown[0])
+        allowed[tokens] = False
     if where is not None:
         allowed &= _meets(bundle.item_table, where)
     allowed[PAD] = False

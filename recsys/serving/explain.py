@@ -53,7 +53,9 @@ def explain_items(
     if bundle.baseline is None:
         contributions, rests = _model_parts(bundle, recent, candidates)
     else:
-        contributions, rests = _by_removal(bundle.scorer, recent, candidates)
+        contributions, _ = _by_removal(bundle.scorer, recent, candidates)
+        scores = bundle.scorer.score(user.histories, candidates[None])[0].cpu().numpy()
+        rests = scores - contributions.sum(axis=1)  # older purchases too
     purchases = bundle.item_table.select("item_id", *bundle.name_columns)[tokens - 1]
     purchases = purchases.insert_column(0, pl.Series("position", positions))
     return [

@@ -17,8 +17,6 @@ from recsys.serving.recommender import Recommender
 
 USER, ITEMS, TIMES, CANDIDATES = "user_id", "items", "times", "candidates"
 """The columns of the histories."""
-PARAMS = ("k", "seen", "at", "retrieve", "where", "diversity", "allow", "deny")
-"""The parameters of a call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +32,7 @@ class HistoryModel:
             histories: a frame with the column ``items``, lists of item ids, the oldest first; and
                 optionally ``times``, lists of their times; ``candidates``, lists of the items to
                 score; ``user_id``, which the answer repeats. Any of them may be null in a row.
-            params: `PARAMS`, as of `Recommender.recommend`; candidates are scored by ``at`` alone.
+            params: as of `Recommender.recommend`; candidates are scored by ``at`` alone.
 
         Returns:
             A row for each history, in the library and with the index of the histories: ``item_id``
@@ -45,8 +43,6 @@ class HistoryModel:
         if ITEMS not in frame.columns:
             raise InputError(f"histories: no column {ITEMS!r}")
         given = {name: value for name, value in (params or {}).items() if _is_given(value)}
-        if unknown := sorted(given.keys() - {*PARAMS}):
-            raise InputError(f"params: {unknown[0]!r} is none of {', '.join(PARAMS)}")
         at = given.pop("at", None)
         items, times, candidates = (_lists(frame, name) for name in (ITEMS, TIMES, CANDIDATES))
 

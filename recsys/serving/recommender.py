@@ -328,16 +328,14 @@ class Recommender:
         That of a history is the last hidden state, which the head compares with a candidate: by a
         dot product, to which target attention adds. It is null without an item of the catalogue.
         """
-        model = self.bundle.model
+        longest = self.bundle.experiment.model.max_sequence_length
+        scorer = ModelScorer(self.bundle.model, longest)
+        table = scorer.vectors().float().cpu().numpy()
         if isinstance(of, str) and of == "items":
-            with torch.inference_mode():
-                table = model.items.table()[1:].float().cpu().numpy()
             return self.bundle.item_table.select("item_id").with_columns(_vectors(table))
         queries = self._queries(of, None, at)
-        known, width = np.flatnonzero(queries.histories.lengths), model.items.embedding_dim
-        states = np.zeros((0, width), dtype=np.float32)
+        known, states = np.flatnonzero(queries.histories.lengths), table[:0]
         if len(known):
-            scorer = ModelScorer(model, self.bundle.experiment.model.max_sequence_length)
             states = scorer.states(queries.histories.take(known)).float().cpu().numpy()
         vectors = pl.DataFrame({"user_id": queries.user_ids[known]}).with_columns(_vectors(states))
         users = pl.DataFrame({"user_id": queries.user_ids})

@@ -230,7 +230,7 @@ def test_features_of_new_items_and_users(tmp_path: Path) -> None:
     users = pl.DataFrame({"user_id": ["a"], "age": [40]})
     prepare(OLD, out=tmp_path / "data", items=items, users=users)
     grown = append(NEW, tmp_path / "data")
-    assert grown.item_table["name"].to_list() == ["three", "five", None], "9 was not in it"
+    assert grown.item_table["name"].to_list() == ["three", "five", "nine"]
     assert grown.user_table["age"].to_list() == [40, None, None]
     more = pl.DataFrame({"name": ["neuf", "cinq"], "item_id": ["9", "5"]})
     ages = pl.DataFrame({"user_id": ["0"], "age": [7]})

@@ -249,6 +249,8 @@ RAW: dict[str, tuple[str, str, str | None, list[Any]]] = {
     "a decimal beside text": ("x", "(8.90 + n)::decimal(5, 2)", "x = '9.90'", [1]),
     "a decimal is exact": ("x", "(0.1 * n)::decimal(5, 2)", "x * 3 = 0.3", [1]),
     "above 64 bits": ("x", "(18446744073709551613 + n)::ubigint", "x > 5", [0, 1, 2]),
+    "zoned nanoseconds": ("timestamp", "to_timestamp(n)::timestamptz_ns", None, [0, 1, 2]),
+    "not a number": ("x", "if(n = 0, 'nan'::double, n)", "x > 1", [2]),
     "a moment of a zone": (
         "timestamp",
         "timestamptz '2024-01-01 09:00:00+00' + interval 1 hour * n",

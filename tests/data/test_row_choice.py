@@ -69,6 +69,16 @@ def test_missing_ids_among_texts_are_dropped_by_name(tmp_path: Path) -> None:
     assert dataset.manifest.dropped == {"where": 1}
 
 
+def test_a_number_is_no_earliest_date(tmp_path: Path) -> None:
+    log = pl.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "date": ["20231230", "20240105"]})
+    with pytest.raises(InputError, match="data.since: 20240101 is no date"):
+        recsys.prepare(log, out=tmp_path / "out", since=20240101)
+    days = pl.DataFrame({"date": ["30.12.2023", "05.01.2024"], "time": [1830, 930]})
+    log = log.drop("date").hstack(days)
+    with pytest.raises(InputError, match="which column is the time, date or time"):
+        recsys.prepare(log, out=tmp_path / "out")
+
+
 def test_conditions_and_times_are_settings_of_the_dataset(tmp_path: Path) -> None:
     out = tmp_path / "out"
     plain = prepare(FRAME, out=out)

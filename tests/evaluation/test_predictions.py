@@ -9,11 +9,11 @@ import pytest
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import parse_experiment
-from recsys.data.prepared import PreparedDataset
+from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.experiments.baselines import fit_baseline
-from recsys.experiments.predictions import evaluate_predictions
+from recsys.experiments.predictions import evaluate_predictions, read_scores
 from recsys.reports.comparison import compare
 from recsys.reports.statistics import PairedResult
 from recsys.serving.recommender import Recommender
@@ -75,6 +75,16 @@ def test_items_without_a_score_tie_below_all_with_one(
     assert all(ranks[user] >= 5 - lengths[user] for user in users if user != "ann")
     assert found["without_score"] == found["targets"] - 1
     assert run.run.data.metrics["targets_unscored"] == found["without_score"]
+    assert run.run.data.metrics["test/coverage_at_5"] == pytest.approx(3 / 5), (
+        "what has no score is in no list"
+    )
+
+
+def test_whole_floats_are_ids(tmp_path: Path) -> None:
+    """As pandas has them after a merge."""
+    log = pl.DataFrame({"user_id": [1] * 4, "item_id": [5, 6, 7, 5], "timestamp": range(4)})
+    table = pl.DataFrame({"user_id": [1.0], "item_id": ["5.0"], "score": [1]})
+    assert read_scores(table, prepare(log, out=tmp_path / "data")).nnz == 1
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,15 @@ def test_folds_at_dates_by_hand() -> None:
 
 
 def test_times_too_coarse_for_the_folds() -> None:
-    with pytest.raises(InputError, match="begins two folds at the same time"):
+    with pytest.raises(InputError, match="must begin one after the other"):
         folds(Backtest(folds=3, test_fraction=0.1), np.repeat([1, 2], 10))
+
+
+def test_folds_are_cut_among_the_rows_since_a_time(tmp_path: Path) -> None:
+    log_of([("a", n, n) for n in range(100)]).write_csv(tmp_path / "log.csv")
+    split = Backtest(folds=2, test_fraction=0.1)
+    config = DataConfig(source=str(tmp_path / "log.csv"), since=80, split=split)
+    assert [fold.split for fold in fold_configs(config)] == [*folds(split, np.arange(80, 100))]
 
 
 def test_only_a_backtest_has_folds() -> None:

@@ -120,6 +120,14 @@ def test_an_explanation_adds_up_to_the_score(bundle: ModelBundle) -> None:
     assert bundle.model.head.explains
 
 
+def test_embeddings_multiply_to_the_scores(tiny_dataset: PreparedDataset, tmp_path: Path) -> None:
+    model = Recommender(bundle_of(tmp_path / "mean", tiny_dataset, DOT, KERNEL))
+    vectors = model.embeddings([["boots", "hat"]])["embedding"].to_numpy()
+    products = vectors @ model.embeddings()["embedding"].to_numpy().T
+    scores = model.score([["boots", "hat"]], model.embeddings()["item_id"])["score"]
+    assert products[0].tolist() == pytest.approx(scores.to_list(), abs=1e-5)
+
+
 def test_members_read_the_same_item_features(tiny_log: pl.DataFrame, tmp_path: Path) -> None:
     ids = tiny_log["item_id"].unique(maintain_order=True)
     items = pl.DataFrame({"item_id": ids, "kind": [n % 2 * "b" or "a" for n in range(len(ids))]})

@@ -127,7 +127,7 @@ def test_samples_follow_the_probabilities() -> None:
     generator = torch.Generator().manual_seed(0)
 
     def shares(**how: float) -> Tensor:
-        sampling = Sampling(generator, **how)  # type: ignore[arg-type]
+        sampling = Sampling(generator, **how)
         tokens = sampling(model, many, everything(20_000), 1)[0].flatten()
         return torch.bincount(tokens, minlength=ITEMS + 1)[1:] / 20_000
 
@@ -135,9 +135,6 @@ def test_samples_follow_the_probabilities() -> None:
     assert torch.allclose(shares().double(), plain, atol=0.02)
     assert torch.allclose(shares(temperature=3.0).double(), (logits / 3).softmax(0), atol=0.02)
     order = plain.argsort(descending=True)
-    two = torch.zeros_like(plain)
-    two[order[:2]] = plain[order[:2]]
-    assert torch.allclose(shares(top_k=2).double(), two / two.sum(), atol=0.02)
     nucleus = plain[order[:2]].sum().item() + 1e-6  # the third item is needed to reach it
     three = torch.zeros_like(plain)
     three[order[:3]] = plain[order[:3]]
@@ -145,22 +142,9 @@ def test_samples_follow_the_probabilities() -> None:
     assert shares(top_p=1e-9)[order[0]] == 1, "one item always stays"
 
 
-@pytest.mark.parametrize(
-    "how", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
-)
+@pytest.mark.parametrize("how", [{"temperature": 0.0}, {"top_p": 0.0}, {"top_p": 1.5}])
 def test_impossible_sampling_is_refused(how: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(how))):
-        Sampling(torch.Generator(), **how)  # type: ignore[arg-type]
+        Sampling(torch.Generator(), **how)
     with pytest.raises(InputError, match="beam width 0"):
         Beam(0)
-
-
-def test_the_nucleus_is_a_share_of_what_top_k_leaves() -> None:
-    """Of .4, .3, .2 and .1 top_k leaves .7; half of that is .35, which the first item has alone."""
-    scores = torch.tensor([0.4, 0.3, 0.2, 0.1]).log().expand(200, 1, 4)
-    generator = torch.Generator().manual_seed(0)
-    totals = torch.zeros(200, 1)
-    _, both = Sampling(generator, top_k=2, top_p=0.5).extend(scores, totals)
-    assert set(both.flatten().tolist()) == {0}
-    _, nucleus = Sampling(generator, top_p=0.5).extend(scores, totals)
-    assert set(nucleus.flatten().tolist()) == {0, 1}

@@ -195,11 +195,9 @@ def test_the_verdict_follows_the_difference() -> None:
 
 
 def test_chance_by_hand() -> None:
-    """One target among 20 items less 4 of the history; two targets of one list of 5 items."""
+    """One target among 20 items; two targets of one list of 5 items."""
     gains = 1 / np.log2(np.arange(2, 12))
-    table = ranked([3], num_items=20)
-    table = replace(table, frame=table.frame.with_columns(history_length=4))
-    assert random_ndcg_at_10(table) == pytest.approx(gains.sum() / 16)
+    assert random_ndcg_at_10(ranked([3], num_items=20)) == pytest.approx(gains.sum() / 20)
     pair = ranked([1, 2], num_items=5, seen="allow")
     frame = pair.frame.with_columns(user=pl.lit(0), target=pl.Series([1, 2], dtype=pl.Int32))
     reached = 2 / 5 * gains[:5].sum() / gains[:2].sum()

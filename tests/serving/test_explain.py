@@ -83,6 +83,12 @@ def test_a_baseline_is_explained_by_removal(
     with_last = Recommender(bundle).score([["boots", "gloves"]], ["hat"])["score"].item()
     without = Recommender(bundle).score([["boots"]], ["hat"])["score"].item()
     assert parts["contribution"].to_list() == pytest.approx([0, with_last - without])
+    often = BASELINES["personal_frequency"].fit(tiny_dataset, "test", None)
+    bundle = replace(tiny_bundle, trained=None, baseline=often)
+    long = ["boots"] * 5 + ["hat"] * 200  # the parts are of the newest
+    parts = explained(bundle, long, "boots")
+    score = Recommender(bundle).score([long], ["boots"])["score"].item()
+    assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score)
 
 
 def test_impossible_explanations_are_refused(tiny_bundle: ModelBundle) -> None:

@@ -336,7 +336,9 @@ def test_a_user_of_the_dataset_is_explained(recommender: Recommender) -> None:
 
 
 @pytest.mark.parametrize("retrieve", [None, 3])
-def test_only_allowed_items_are_recommended(recommender: Recommender, retrieve: int | None) -> None:
+def test_only_allowed_items_are_recommended(
+    recommender: Recommender, retrieve: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
     histories: dict[str, list[str]] = {"ann": ["hat"], "new": []}
     everything = recommender.recommend(histories, k=5, seen="allow")
     for arguments, allowed in (
@@ -355,6 +357,7 @@ def test_only_allowed_items_are_recommended(recommender: Recommender, retrieve: 
         expected = everything.filter(pl.col("item_id").is_in(allowed))
         assert_frame_equal(answer.drop("rank"), expected.drop("rank"), abs_tol=1e-5)
         assert answer["rank"].to_list() == list(range(1, len(allowed) + 1)) * 2
+    assert "1 denied items are not in the catalogue, such as 'tie'" in caplog.text
     assert len(recommender.recommend({"ann": ["hat"]}, k=3, allow=["hat"])) == 0  # seen
     with pytest.raises(InputError, match="allowed item 'scarf' is not in the catalogue"):
         recommender.recommend(histories, k=3, allow=["scarf"])

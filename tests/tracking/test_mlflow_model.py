@@ -102,7 +102,6 @@ def test_rows_with_candidates_are_scored_and_the_others_recommended(
     [
         ({"item": [["hat"]]}, {}, "no column 'items'"),
         ({"items": ["hat"]}, {}, "row 0: items is a list, not 'hat'"),
-        ({"items": [["hat"]]}, {"n": 3}, "'n' is none of k, seen, at, retrieve"),
         ({"items": [["hat"]]}, {"seen": "hide"}, "must be 'filter' or 'allow'"),
     ],
 )
