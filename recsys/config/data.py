@@ -186,8 +186,8 @@ class DataConfig(Section):
     """The log of an experiment, and how it becomes a prepared dataset."""
 
     source: str = "shop"
-    """A named dataset (`recsys data` lists them), the path of a log (CSV, TSV, Parquet, JSON lines,
-    also with .gz or .zst), a folder of parts, or a pattern such as logs/*.parquet."""
+    """A named dataset (see `recsys data`), the path of a log (CSV, TSV or JSON lines, also with
+    .gz or .zst, or Parquet), a folder of parts, or a pattern such as logs/*.parquet."""
     columns: Columns | None = None
     """Column names of the log; by default those of the named dataset, or user_id, item_id,
     timestamp, or what names and types leave no doubt of."""

@@ -80,8 +80,7 @@ def append(
         if new.fingerprint in (old.manifest.log_fingerprint, *earlier):
             logger.warning("%s: its rows are in %s already", new.origin, path)
             return old
-        has_outside = (path / OUTSIDE).exists()
-        outside = pl.read_parquet(path / OUTSIDE) if has_outside else old.item_table.head(0)
+        outside = pl.read_parquet(file) if (file := path / OUTSIDE).exists() else old.item_table[:0]
         before, added = _rows_of(old, outside["item_id"]), _rows_of_log(new, old)
         if new.columns.position is not None:
             for row in added.join(before, on=["user_id", "timestamp"], how="semi")[:1].rows():

@@ -139,7 +139,7 @@ def _best(
         fitting = [n for n in alike if n == role or _fits(role, rows[n], time_format)]
         filled = [name for name in fitting if len(_known(rows[name])) or rows.is_empty()]
         if filled:
-            if role != "timestamp":
+            if role != "timestamp" or len(filled) == 1:
                 return filled
             plain = [name for name in filled if not fitting_forms(rows[name])]
             texts = rows.select(pl.col(plain).cast(pl.String))

@@ -480,8 +480,7 @@ def filter_log(log: Log, config: DataConfig) -> None:
     for reason, side, given in (("since", "<", config.since), ("test_until", ">=", until)):
         if given is not None and log.rows:
             if log.are_dates and not isinstance(given, str) and 0 < given < 1e8:  # in 1973
-                line = f"{given:.0f} is no date, as the log's times are: give one like 2024-01-31"
-                raise InputError(f"data.{reason}: {line}")
+                raise InputError(f"data.{reason}: {given:.0f} is no date, as the log's times are")
             (usual,) = log.first("select approx_quantile(timestamp::double, 0.5) from log")
             log.drop("log", reason, f"timestamp {side} {time_like(given, usual)!r}")
     if config.duplicates != "keep":

@@ -18,8 +18,7 @@ _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 ARRAYS = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
 """The arrays of a prepared dataset, each in a file NAME.npy, and their types."""
 INTERACTIONS, OUTSIDE = "interactions.parquet", "outside.parquet"
-"""The kept columns, and the items, with features, of the interactions outside the catalogue, both
-in order."""
+"""The kept columns; the items, with features, of interactions outside the catalogue; in order."""
 
 
 class AppendedLog(Section):

@@ -83,7 +83,7 @@ def _keep(frame: DataFrame, config: DataConfig, origin: str, path: Path) -> dict
         sample = pl.DataFrame(frame.limit(SAMPLE_ROWS).toArrow())
         roles = guess_columns(sample, config.columns, origin, config.time_format)
     for field in rows.schema:  # words such as NULL are missing ids, which a condition may ask for
-        if field.name in (roles.user_id, roles.item_id) and field.dataType.typeName() == "string":
+        if field.name in roles.roles.values() and field.dataType.typeName() == "string":
             value = columns[field.name]
             rows = rows.withColumn(field.name, F.when(~F.trim(value).isin(*MISSING_WORDS), value))
     dropped, left = {}, rows.count() if conditions else 0

@@ -153,7 +153,7 @@ def user_holdout(lengths: Int64s, split: UserHoldout) -> Int32s:
 def folds(backtest: Backtest, times: Int64s) -> tuple[GlobalTime, ...]:
     """Return the split of each fold: its test part ends where that of the next one begins.
 
-    The times [N] are those of all interactions before any filter; a backtest with cuts reads none.
+    The times [N] are those of all interactions since `data.since`; a backtest with cuts reads none.
 
     >>> for fold in folds(Backtest(folds=2, test_fraction=0.25), np.arange(100, 108)):
     ...     print(fold.test_from, fold.test_until)

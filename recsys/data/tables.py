@@ -42,7 +42,7 @@ from recsys.data.sources import SourceFile, find_files
 from recsys.errors import InputError, did_you_mean
 
 TableSource = str | os.PathLike[str] | IntoFrame
-"""A file (.csv .tsv .txt .dat .inter .parquet .jsonl .ndjson, also .gz and .zst), a folder of
+"""A file (.csv .tsv .txt .dat .inter .jsonl .ndjson, also .gz and .zst, or .parquet), a folder of
 parts, a pattern such as logs/*.parquet, or a frame (polars, pandas, Arrow, DuckDB)."""
 
 _SAMPLE = 1 << 20
@@ -357,7 +357,7 @@ def _open_parquet(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
         for column in schema:
             if column.type != pa.null():
                 kinds.setdefault(column.name, {}).setdefault(_kind(column.type), place)
-    in_folders = any("=" in part for part in files[0].path.parts[:-1])
+    in_folders = len(files) > 1 and any("=" in part for part in files[0].path.parts[:-1])
     query = (
         f"select * from read_parquet({texts(file.path for file in files)}, union_by_name = true, "
         f"hive_partitioning = {in_folders})"

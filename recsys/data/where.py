@@ -63,6 +63,8 @@ class Condition(NamedTuple):
     columns: tuple[str, ...]
     beside_text: frozenset[str]
     """The columns that it compares with text, so that 007 is not 7."""
+    ordered: frozenset[str]
+    """The columns that it orders by a number in quotes, which text cannot be: '9' > '10'."""
 
 
 def _refused(where: str, why: str) -> InputError:
@@ -97,8 +99,10 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     if unknown := columns.keys() - {*names}:
         why = f"no column {min(unknown)!r} (text stands in single quotes); {known}"
         raise _refused(where, why)
-    beside_text = frozenset(column for node in nodes for column in _beside_text(node, where))
-    return Condition(where, sql, tuple(columns), beside_text)
+    beside = {pair for node in nodes for pair in _beside_text(node)}
+    ordered = frozenset(column for column, by_number in beside if by_number)
+    beside_text = frozenset(column for column, _ in beside) - ordered
+    return Condition(where, sql, tuple(columns), beside_text, ordered)
 
 
 def _is_one_expression(tree: Mapping[str, Any]) -> bool:
@@ -122,8 +126,8 @@ def _expressions(tree: object) -> Iterator[dict[str, Any]]:
             yield from _expressions(child)
 
 
-def _beside_text(node: Mapping[str, Any], where: str) -> list[str]:
-    """Return the columns that a comparison or a function compares with text."""
+def _beside_text(node: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Return the columns that a node compares with text, and whether it orders by a number."""
     if node["class"] in ("CAST", "CASE", "CONJUNCTION") or node.get("function_name") in _OF_UNITS:
         return []
     sides = [value for value in node.values() if isinstance(value, dict)]
@@ -131,11 +135,9 @@ def _beside_text(node: Mapping[str, Any], where: str) -> list[str]:
     sides += [argument["expression"] for argument in node.get("arguments") or []]
     literals = [side["literal"] for side in sides if side.get("class") == "CONSTANT"]
     texts = [literal["text"] for literal in literals if literal.get("kind") == "STRING"]
-    for number in (t for t in texts if re.fullmatch(r" *[+-]?[0-9.,]+ *", t)):
-        if node["type"] in _ORDERS:  # '9' > '10'
-            raise _refused(where, f"{number!r} is text, which has another order: leave the quotes")
+    by_number = node["type"] in _ORDERS and any(re.fullmatch(r" *[+-]?[\d.,]+ *", t) for t in texts)
     columns = [side["column_names"][0] for side in sides if side.get("class") == "COLUMN_REF"]
-    return columns if texts else []
+    return [(column, by_number) for column in columns if texts]
 
 
 def keep_rows(
@@ -161,9 +163,12 @@ def keep_rows(
             plain = f"{'present' if column in ids else 'stripped'}({name(column)})"
             if column not in condition.beside_text:
                 looks = _looks(connection, table, name(column)) or plain
+            if column in condition.ordered and looks == plain:
+                raise _refused(condition.written, f"{column} is text, in no order of numbers")
         elif kinds[column] in ("DOUBLE", "FLOAT"):  # NaN is a missing value
             looks = f"nullif({looks}, 'nan')"
-        choices.append([plain, looks] if column in condition.beside_text else [looks, plain])
+        either = [plain, looks] if column in condition.beside_text else [looks, plain]
+        choices.append([looks] if column in condition.ordered else either)
     failed: list[duckdb.Error] = []
     for chosen in islice(product(*choices), _MOST_CHOICES):
         typed = [f"{sql} as {name(c)}" for c, sql in zip(condition.columns, chosen, strict=True)]

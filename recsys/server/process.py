@@ -100,7 +100,7 @@ def _worker(settings: ServerSettings, threads: int) -> FastAPI:
         number = int(file.stem.rpartition("_")[2])
         try:
             os.kill(number, 0)
-        except ProcessLookupError:
+        except OSError:  # nobody's, or another user's by now
             mark_process_dead(number)  # type: ignore[no-untyped-call]
     try:
         return make_app(Service(ServedModel.load(settings), threads))

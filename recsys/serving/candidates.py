@@ -92,8 +92,7 @@ def chosen_items(
         items, _ = read_candidates(deny, columns, items_only=True)
         tokens = catalogue.encode(items)
         if len(unknown := items.filter(tokens == PAD)):
-            line = "%d denied items are not in the catalogue, such as %r"
-            logger.warning(line, len(unknown), unknown[0])
+            logger.warning("%d denied items are unknown, such as %r", len(unknown), unknown[0])
         allowed[tokens] = False
     if where is not None:
         allowed &= _meets(bundle.item_table, where)

@@ -230,7 +230,6 @@ def make_index(
     enough = bisect_left(choices[:-1], True, key=lambda some: found(0, some) >= recall)
     probes = choices[enough]
     facts = {"k": k, "recall": found(1, probes), "histories": len(halves[1])}
-    IndexManifest.previous(Path(out))
     with new_folder(Path(out)) as folder:
         directions = index.quantizer.reconstruct_n(0, size)
         save_file({"directions": directions}, folder / _DIRECTIONS)

@@ -330,13 +330,13 @@ class Recommender:
         """
         longest = self.bundle.experiment.model.max_sequence_length
         scorer = ModelScorer(self.bundle.model, longest)
-        table = scorer.vectors().float().cpu().numpy()
         if isinstance(of, str) and of == "items":
+            table = scorer.vectors().float().cpu().numpy()
             return self.bundle.item_table.select("item_id").with_columns(_vectors(table))
         queries = self._queries(of, None, at)
-        known, states = np.flatnonzero(queries.histories.lengths), table[:0]
-        if len(known):
-            states = scorer.states(queries.histories.take(known)).float().cpu().numpy()
+        known = np.flatnonzero(queries.histories.lengths)
+        some = scorer.states(queries.histories.take(known)) if len(known) else scorer.vectors()[:0]
+        states = some.float().cpu().numpy()
         vectors = pl.DataFrame({"user_id": queries.user_ids[known]}).with_columns(_vectors(states))
         users = pl.DataFrame({"user_id": queries.user_ids})
         return users.join(vectors, on="user_id", how="left", maintain_order="left")

@@ -357,7 +357,7 @@ def test_only_allowed_items_are_recommended(
         expected = everything.filter(pl.col("item_id").is_in(allowed))
         assert_frame_equal(answer.drop("rank"), expected.drop("rank"), abs_tol=1e-5)
         assert answer["rank"].to_list() == list(range(1, len(allowed) + 1)) * 2
-    assert "1 denied items are not in the catalogue, such as 'tie'" in caplog.text
+    assert "1 denied items are unknown, such as 'tie'" in caplog.text
     assert len(recommender.recommend({"ann": ["hat"]}, k=3, allow=["hat"])) == 0  # seen
     with pytest.raises(InputError, match="allowed item 'scarf' is not in the catalogue"):
         recommender.recommend(histories, k=3, allow=["scarf"])
