@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -142,8 +142,7 @@ def _best(
             if role != "timestamp" or len(filled) == 1:
                 return filled
             plain = [name for name in filled if not fitting_forms(rows[name])]
-            texts = rows.select(pl.col(plain).cast(pl.String))
-            largest = texts.cast(pl.Float64, strict=False).max().row(0) if plain else ()
+            largest: list[Any] = [numbers_in(rows[n].cast(pl.String)).max() for n in plain]
             # Small numbers may be times of day, such as 93000, which are no times beside dates.
             return filled if any(0 < (n or 0) < 240_000 for n in largest) else plain or filled
         empty = empty or fitting

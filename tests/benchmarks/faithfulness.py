@@ -24,9 +24,8 @@ def losses(model: Recommender, users: int, generator: np.random.Generator) -> li
     """The measures of each user [N, 5]."""
     dataset, ids = model.dataset, model.bundle.vocabulary.ids
     assert dataset is not None
-    if (
-        model.bundle.baseline is not None or not model.bundle.model.head.explains
-    ):  # the losses would be the explanations
+    # Without terms of single purchases the losses would be the explanations.
+    if model.bundle.baseline is not None or not model.bundle.model.head.explains:
         raise SystemExit(f"{model.bundle.path}: has no target attention")
     everyone = dataset.user_ids
     drawn = np.sort(generator.choice(len(everyone), min(users, len(everyone)), replace=False))
