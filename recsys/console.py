@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -85,7 +86,7 @@ def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
     if not ids.dtype.is_integer():
         return list(texts)
     for text in texts:
-        if not text.lstrip("-").isdecimal():
+        if not re.fullmatch(r"-?[1-9]\d{,18}|0", text, re.ASCII):
             raise InputError(f"{text!r}: ids of this dataset are whole numbers")
     return [int(text) for text in texts]
 

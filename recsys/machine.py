@@ -1,14 +1,11 @@
 """The machine: its processors and how torch's threads share them, and memory."""
 
 import ctypes
-import logging
 import os
 import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
-
-logger = logging.getLogger(__name__)
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """The quota of a container in microseconds, or ``max``, and its period."""
@@ -34,14 +31,7 @@ def set_up_threads() -> None:
     processors = usable_processors()
     if processors < (os.cpu_count() or 1):
         settings["OMP_NUM_THREADS"] = str(processors)
-    missing = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(missing)
-    if missing and "torch" in sys.modules:
-        logger.warning(
-            "torch was imported before recsys: beside other work on this machine its threads may "
-            "be forty times as slow; import recsys first, or set %s in the environment",
-            " ".join(f"{name}={value}" for name, value in missing.items()),
-        )
+    os.environ.update(settings | os.environ)
 
 
 def keep_freed_memory() -> None:

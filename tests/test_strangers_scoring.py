@@ -18,6 +18,7 @@ from polars.testing import assert_frame_equal
 
 import recsys
 from recsys.config.experiment import TrackingConfig
+from recsys.console import ids_like
 from recsys.errors import InputError
 from recsys.experiments.results import register
 
@@ -189,9 +190,34 @@ def test_dates_are_put_on_the_scale_of_the_log_and_other_units_are_refused(
     for given, when in ((seconds, at), (mixed, at), (histories, at // 1000)):
         with pytest.raises(InputError, match="is a time in seconds, and those of the training log"):
             timed.recommend(given, k=3, at=when)
+    later = recsys.prepare(seconds, out="seconds")
+    with pytest.raises(InputError, match="is a time in seconds, and those of the training log"):
+        recsys.train(None, later, start=timed.bundle.path)
     small = histories.with_columns((pl.col("timestamp") - BEGIN) // 1000)
     timed.recommend(small, k=1, at=at)
     assert "is compared with the times of the training log" in caplog.text
+
+
+def test_dates_in_digits_are_read_as_those_of_the_log(here: Path, log: pl.DataFrame) -> None:
+    hours = pl.from_epoch("timestamp", time_unit="ms").dt.strftime("%Y%m%d%H").cast(pl.Int64)
+    dataset = recsys.prepare(log.drop("code", "flag").with_columns(hours), out="hours")
+    model, answers = train("hours", dataset, kind="hstu", times="request"), []
+    spellings: list[list[Any]] = [
+        ["2023-11-15", np.datetime64("2023-11-15T07"), datetime(2023, 11, 16, 9, tzinfo=UTC)],
+        [2023111500, 2023111507, 2023111609],
+        ["2023111500", "2023111507", "2023111609"],
+    ]
+    for *times, at in spellings:
+        histories = model.read_histories([[1001, 1002]], times=[times])
+        answers.append(model.recommend(histories, k=3, at=at))
+    assert answers[0].equals(answers[1])
+    assert answers[0].equals(answers[2])
+
+
+@pytest.mark.parametrize("text", ["007", "--5", "+5", "1_0", "٣"])
+def test_ids_that_are_no_plain_integers_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="ids of this dataset are whole numbers"):
+        ids_like([text], pl.Series([5]))
 
 
 def served(model: recsys.Recommender) -> Any:
@@ -221,6 +247,9 @@ def test_a_registered_model_answers_what_is_missing(timed: recsys.Recommender) -
     right = model.predict(frame.head(1), params={"k": 2, "at": at})
     assert answer["item_id"].tolist()[0] == right["item_id"].tolist()[0]
     assert answer["score"].tolist()[0] == pytest.approx(right["score"].tolist()[0])
+    dates: list[Any] = [np.array([BEGIN, BEGIN + 60_000], "M8[ms]").astype("M8[ns]")]
+    dated = model.predict(frame.head(1).assign(times=dates), params={"k": 2, "at": at})
+    assert dated["score"].tolist() == right["score"].tolist()
 
 
 def test_usual_times_stay_usual_beside_histories_with_times(here: Path, log: pl.DataFrame) -> None:

@@ -234,7 +234,7 @@ def evaluate_held_out(
             )
         from recsys.experiments.predictions import evaluate_predictions
 
-        named = [f"name={name or predictions.name.partition('.')[0]}", *(overrides or [])]
+        named = [f"name={name or predictions.stem}", *(overrides or [])]
         experiment, dataset = prepared_for(read_experiment(None, named, uri), data)
         with stage("ranking the test targets"):
             row = evaluate_predictions(predictions, experiment, dataset)

@@ -82,7 +82,7 @@ class TrainingConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay of AdamW."""
     warmup_steps: int = Field(100, ge=0, le=10**9)
-    """Number of steps over which the learning rate rises linearly; at most a tenth of all steps."""
+    """Steps over which the learning rate rises linearly; a tenth of all at most, if it decays."""
     decay_fraction: float = Field(0.3, ge=0, le=1)
     """Share of the epochs, at the end, over which the learning rate decays linearly to a hundredth;
     before, it is constant."""

@@ -76,11 +76,8 @@ class FeatureReaderConfig(Section):
         return item_ids
 
 
-def _as_pair(value: object) -> object:
-    return (value, value) if isinstance(value, int | float) else value
-
-
-HalfLives = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_as_pair)]
+_ForBoth = BeforeValidator(lambda life: (life, life) if isinstance(life, int | float) else life)
+HalfLives = Annotated[tuple[PositiveFloat, PositiveFloat], _ForBoth]
 
 
 class TargetAttention(Section):

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from recsys.config.experiment import BaselineName, Experiment, TrackingConfig
 from recsys.config.files import load_section, merged, parse_experiment
 from recsys.config.section import MAX_COUNT, MAX_SEED, Section
+from recsys.errors import InputError
 
 Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 """Letters, digits, _ . and -; part of the names of runs and folders."""
@@ -81,9 +82,10 @@ class Suite(_Fields):
 def load_suite(path: str | os.PathLike[str]) -> Suite:
     """Read a suite from YAML, and check all of its experiments; see `load_experiment`."""
     suite = load_section(path, Suite)
-    for dataset in suite.datasets:
-        for model in (None, *suite.models):
-            suite.experiment(dataset, model)
+    models = (None, *suite.models)
+    names = [suite.experiment(data, model).name for data in suite.datasets for model in models]
+    if len({*names}) < len(names):
+        raise InputError(f"{path}: two experiments are called {max(names, key=names.count)}")
     return suite
 
 

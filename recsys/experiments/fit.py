@@ -192,7 +192,7 @@ def evaluate_and_write(
     longest, counts = experiment.model.max_sequence_length, final.count_ensemble
     model = ModelScorer(fitted.model, longest)
     scorer = model if counts is None else counts.added_to(model)
-    tracker.log_settings({"precision": experiment.training.precision})
+    tracker.tag("precision", experiment.training.precision)  # which "auto" became
     tracker.tag("trained_on", ", ".join(fitted.trained_on))
     if fitted.interrupted:
         tracker.tag("interrupted", "true")

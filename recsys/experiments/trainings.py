@@ -22,6 +22,7 @@ from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer
 from recsys.model.models import AveragedModel
 from recsys.serving.bundle import ModelBundle
+from recsys.serving.raw_values import check_unit
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import decisive_facts
 from recsys.training.checkpoints import CheckpointFile, TrainingState
@@ -63,6 +64,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     if bundle.path.resolve() in ((out / artifacts.BUNDLE).resolve(), out.resolve()):
         raise InputError(f"{out}: the training would replace the model that it starts from")
     manifest = bundle.manifest
+    check_unit(dataset.timestamps, manifest.trained_until, str(dataset.path))
     recorded = start.model_copy(update={"digest": manifest.digest})
     experiment = experiment.model_copy(update={"start": recorded}).with_training(teachers=())
     tokens = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])

@@ -61,7 +61,8 @@ def read_candidates(
         name if name in table.columns else plain
         for plain, name in (("user_id", columns.user_id), ("item_id", columns.item_id))
     )
-    wanted = [item] if items_only or table.columns == [item] else [user, item]
+    is_for_all = table.columns == [item] or (items_only and user not in table.columns)
+    wanted = [item] if is_for_all else [user, item]
     table = read_table(table, wanted, origin)
     ids = {name: plain_ids(table[name]) for name in wanted}
     for name, column in ids.items():  # integers and text are not copied
@@ -83,17 +84,18 @@ def chosen_items(
         return None
     columns, catalogue = bundle.experiment.data.columns or Columns(), bundle.vocabulary
     allowed = np.full(len(catalogue) + 1, allow is None)
-    if allow is not None:
-        items, _ = read_candidates(allow, columns, items_only=True)
+    for source, is_allowed in ((allow, True), (deny, False)):
+        if source is None:
+            continue
+        items, users = read_candidates(source, columns, items_only=True)
+        if users is not None:
+            raise InputError("allow, deny: items for all users, and these are of single users")
         tokens = catalogue.encode(items)
-        report_unknown(tokens, items, catalogue, "allowed item", "catalogue", strict=False)
-        allowed[tokens] = True
-    if deny is not None:
-        items, _ = read_candidates(deny, columns, items_only=True)
-        tokens = catalogue.encode(items)
-        if len(unknown := items.filter(tokens == PAD)):
+        if is_allowed:
+            report_unknown(tokens, items, catalogue, "allowed item", "catalogue", strict=False)
+        elif len(unknown := items.filter(tokens == PAD)):
             logger.warning("%d denied items are unknown, such as %r", len(unknown), unknown[0])
-        allowed[tokens] = False
+        allowed[tokens] = is_allowed
     if where is not None:
         allowed &= _meets(bundle.item_table, where)
     allowed[PAD] = False

@@ -22,6 +22,7 @@ from recsys.data.histories import PAD, Histories, Int32s, Int64s, span_indices
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
 from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.tables import OpenTable, TableSource, open_table
+from recsys.data.times import COMPACT
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError
 from recsys.model.encoder import TimesRead
@@ -140,7 +141,8 @@ class HistoryReader:
         if at is None:
             raise InputError("at: the model reads the request time: say when")
         moments = at if isinstance(at, list) else [at] * len(lengths)
-        known = {moment: time_on_scale(moment, self.newest, "at") for moment in set(moments)}
+        form = self.data.time_format
+        known = {some: time_on_scale(some, self.newest, "at", form) for some in set(moments)}
         requested = np.array([known[moment] for moment in moments], dtype=np.int64)
         latest = np.append(times, 0)[read.histories.offsets[1:] - 1]
         for user in np.flatnonzero((lengths > 0) & (latest > requested))[:1].tolist():
@@ -250,8 +252,8 @@ class HistoryReader:
         times = list(row)
         if len(times) != length:
             raise InputError(f"times: one for each of the {length} items, not {len(times)}")
-        if not all(type(time) is int for time in times):
-            times = [time_on_scale(time, self.newest, "times") for time in times]
+        if (form := self.data.time_format) in COMPACT or not all(type(t) is int for t in times):
+            times = [time_on_scale(time, self.newest, "times", form) for time in times]
         try:
             return np.array(times, dtype=np.int64)
         except OverflowError as error:

@@ -42,7 +42,8 @@ class HistoryModel:
         frame: nw.DataFrame[Any] = nw.from_native(histories, eager_only=True)
         if ITEMS not in frame.columns:
             raise InputError(f"histories: no column {ITEMS!r}")
-        given = {name: value for name, value in (params or {}).items() if _is_given(value)}
+        chosen = ((name, value) for name, value in (params or {}).items() if value is not None)
+        given = {name: value for name, value in chosen if np.size(value)}  # [] is a default too
         at = given.pop("at", None)
         items, times, candidates = (_lists(frame, name) for name in (ITEMS, TIMES, CANDIDATES))
 
@@ -95,13 +96,10 @@ def _lists(frame: nw.DataFrame[Any], name: str) -> list[list[Any] | None]:
         missing = is_missing(value)
         if not missing and (isinstance(value, str) or not isinstance(value, Iterable)):
             raise InputError(f"histories: row {row}: {name} is a list, not {value!r}")
-        rows.append(None if missing else np.asarray(value).tolist())
+        values = np.asarray([] if missing else value)
+        values = values.astype("M8[us]") if values.dtype.kind == "M" else values
+        rows.append(None if missing else values.tolist())
     return rows
-
-
-def _is_given(value: object) -> bool:
-    """Return whether a parameter is neither None nor an empty list, the defaults."""
-    return value is not None and not (isinstance(value, list | np.ndarray) and not len(value))
 
 
 def _load_pyfunc(path: str) -> HistoryModel:

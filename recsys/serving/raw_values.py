@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from datetime import date
+from datetime import date, datetime
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ from recsys.config.data import time_value
 from recsys.data.entity_tables import plain_ids
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.prepared import Vocabulary
-from recsys.data.times import units_in, units_per_second
+from recsys.data.times import COMPACT, units_in, units_per_second
 from recsys.errors import InputError, one_line
 
 logger = logging.getLogger(__name__)
@@ -120,16 +120,18 @@ RequestTime = float | str | date
 text, or a date (text is ISO 8601, and UTC if it names no zone)."""
 
 
-def time_on_scale(time: RequestTime, newest: int | None, place: str) -> int:
-    """Return a number or a date as a time of the log; errors: see `times_on_scale`.
+def time_on_scale(time: RequestTime, newest: int | None, place: str, form: str | None) -> int:
+    """Return a date, digits of a form of dates, or a number as a time: see `times_on_scale`.
 
-    >>> time_on_scale("2024-05-01", newest=1_700_000_000_000, place="at")
+    >>> time_on_scale("2024-05-01", newest=1_700_000_000_000, place="at", form=None)
     1714521600000
     """
-    moment = time.isoformat() if isinstance(time, date) else time
-    if isinstance(moment, str) and moment.removeprefix("-").isdecimal():
-        moment = int(moment)
+    moment = str(time) if isinstance(time, date | np.datetime64) else time
     try:
+        if (digits := str(moment)).isdecimal() and len(digits) == COMPACT.get(form or ""):
+            moment = datetime.strptime(f"{digits}Z", f"{form}%z").isoformat()
+        elif isinstance(moment, str) and moment.removeprefix("-").isdecimal():
+            moment = int(moment)
         # An integer stays as it is: a float has 53 bits.
         number = moment if isinstance(moment, int) else int(time_value(moment))
         numbers = np.array([number], dtype=np.int64)

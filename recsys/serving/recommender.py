@@ -357,7 +357,7 @@ class Recommender:
         if item is None or (history is None) == (user is None):
             raise InputError("give either a history or a user, and the item to explain")
         source: Any = nw.from_native(history, pass_through=True)
-        if isinstance(source, UserHistories | nw.DataFrame | nw.LazyFrame | os.PathLike):
+        if isinstance(source, (UserHistories, Mapping, nw.DataFrame, nw.LazyFrame, os.PathLike)):
             source = history
         else:
             source = None if history is None else [id_series(source, "history")]

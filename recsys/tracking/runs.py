@@ -68,7 +68,10 @@ class EvaluatedRun:
     def among(self, targets: pl.DataFrame) -> EvaluatedRun:
         """Return the run on the given targets alone; see `TARGET`."""
         frame = self.ranks.frame.join(targets, on=TARGET, how="semi", maintain_order="left")
-        return replace(self, ranks=replace(self.ranks, frame=frame))
+        ranks, lists = replace(self.ranks, frame=frame), self.lists
+        if lists is not None:
+            lists = replace(lists, frame=lists.frame.join(targets, on="user", how="semi"))
+        return replace(self, ranks=ranks, lists=lists)
 
 
 def run_label(run: Run) -> str:

@@ -57,7 +57,7 @@ class Tracker:
 
     def log_settings(self, settings: Mapping[str, Any]) -> None:
         """Log the settings that decide the result, by dotted names."""
-        params = [Param(name, str(value)[:500]) for name, value in settings.items()]
+        params = [Param(name, str(value)[:6000]) for name, value in settings.items()]
         self._put(partial(self.client.log_batch, self.run_id, params=params))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:

@@ -77,10 +77,12 @@ class Schedule:
 
     @classmethod
     def plan(cls, config: TrainingConfig, epochs: int, steps_per_epoch: int) -> Schedule:
-        """Return the schedule of a number of epochs; warm-up takes at most a tenth of the steps."""
+        """Return the schedule of epochs; before a decay, a tenth of the steps warm up at most."""
         total = epochs * steps_per_epoch
         decay = round(total * config.decay_fraction)
-        return cls(min(config.warmup_steps, -(-total // 10)), decay, total)
+        # Without a decay epochs may be added, and must not change those before them.
+        most = -(-total // 10) if decay else config.warmup_steps
+        return cls(min(config.warmup_steps, most), decay, total)
 
     def __call__(self, step: int) -> float:
         rise = (step + 1) / max(self.warmup_steps, 1)

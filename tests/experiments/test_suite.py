@@ -41,6 +41,7 @@ TREE: dict[str, Any] = {
     ],
     "baselines": ["popularity", "markov"],
 }
+ALIKE = {"datasets": [{"name": "a"}, {"name": "a-b"}], "models": [{"name": "b-c"}, {"name": "c"}]}
 
 
 def make_suite(folder: Path, **changes: Any) -> Suite:
@@ -86,6 +87,7 @@ def test_a_model_overrides_its_dataset_which_overrides_the_suite(tmp_path: Path)
         ),
         ({"datasets": [{"name": "a"}, {"name": "a"}]}, "'a' is used twice"),
         ({"datasets": [{"name": "../a"}]}, "datasets.0.name: "),
+        (ALIKE, "suite.yaml: two experiments are called small-a-b-c-s0"),
         ({"training": {"max_epoch": 3}}, "training.max_epoch: unknown key; did you mean"),
         ({"baselines": ["markow"]}, "baselines.0: input should be 'popularity'"),
         ({"models": [{"name": "m", "model": {"num_heads": 3}}]}, "m-s0: model.num_heads: must"),

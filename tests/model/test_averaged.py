@@ -15,7 +15,7 @@ from torch import nn
 
 from recsys.config.data import DataConfig
 from recsys.config.experiment import Experiment
-from recsys.config.files import load_experiment, parse_experiment
+from recsys.config.files import flatten, load_experiment, parse_experiment
 from recsys.config.model import (
     AveragedConfig,
     AveragedMember,
@@ -245,9 +245,10 @@ def test_a_yaml_trains_the_members_and_resumes_between_them(
         whole = fit(experiment, shop, tmp_path / "whole")
     model = ModelBundle.open(whole.bundle).model
     assert isinstance(model, AveragedModel)
-    history = MlflowClient(experiment.tracking.uri).get_metric_history(
-        whole.run_id, "epoch/valid_ndcg_at_10"
-    )
+    client = MlflowClient(experiment.tracking.uri)
+    history = client.get_metric_history(whole.run_id, "epoch/valid_ndcg_at_10")
+    params = client.get_run(whole.run_id).data.params  # whole: runs with equal ones are pooled
+    assert params["model.members"] == str(flatten(experiment)["model.members"])
     assert [each.step for each in history] == [1, 2, 3, 4, 5, 6]  # the last is that of the mean
     assert whole.best_epoch == 6
     assert not list(tmp_path.glob("*.checkpoint*"))

@@ -347,6 +347,9 @@ def test_runs_of_other_samples_are_compared_on_common_targets(
         assert comparison.protocol.endswith("only the targets that all of these runs ranked")
     with pytest.raises(InputError, match="^the runs ranked other samples of the users: compare"):
         compare([], tracking, metrics=["novelty_at_10"])
+    write("wide", ranked([1, 20]), listed([[1, 2], [8, 7]]))
+    write("narrow", ranked([1]), listed([[1, 2]]))
+    assert compare(["wide", "narrow"], tracking).rows[0].metrics["next_recall_at_2"] == 1
     far = ranked([1, 1])
     write("far", RankTable(far.frame.with_columns(user=pl.Series([8, 9])), far.protocol))
     with pytest.raises(InputError, match="^runs far .* and ours-s0 .*: have no target in common$"):

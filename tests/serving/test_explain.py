@@ -65,6 +65,7 @@ def test_a_dot_product_is_explained_by_removal(
     parts = explained(tiny_dot_bundle, history, "hat")
     assert parts["item_id"].to_list() == history
     recommender = Recommender(tiny_dot_bundle)
+    assert recommender.explain({"zoe": history}, "hat").sort("position").equals(parts)
     score = recommender.score([history], ["hat"])["score"].item()
     assert parts["contribution"].sum() + parts["rest"][0] == pytest.approx(score, abs=1e-5)
     for place, lost in enumerate(parts["contribution"]):

@@ -11,7 +11,7 @@ import pytest
 from polars.testing import assert_frame_equal, assert_series_equal
 
 from recsys.errors import InputError
-from recsys.shop.products import PLANTED, SHELVES, list_products
+from recsys.shop.products import PLANTED, SHELVES
 from recsys.shop.simulation import Shop, make_shop, shuffled
 
 
@@ -27,10 +27,6 @@ def bought(shop: Shop) -> dict[str, list[str]]:
 
 def histories(log: pl.DataFrame) -> dict[str, list[str]]:
     return dict(log.group_by("user_id", maintain_order=True).agg("item_id").iter_rows())
-
-
-def named(shop: Shop) -> pl.DataFrame:
-    return shop.interactions.join(shop.products, on="item_id", maintain_order="left")
 
 
 def share_bought(shop: Shop, item: str) -> float:
@@ -82,31 +78,6 @@ def test_the_default_shop_has_its_documented_size_shape_and_order(shop: Shop) ->
     first, last = log.select(pl.min("timestamp"), pl.max("timestamp").alias("last")).row(0)
     assert datetime(2023, 1, 1) <= first < datetime(2023, 2, 1)
     assert datetime(2025, 12, 1) <= last < datetime(2026, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "best", "worst"),
-    [
-        ("Winter gloves", (12, 1, 2), (6, 7, 8)),
-        ("Slow cooker", (9, 10, 11), (3, 4, 5)),
-    ],
-)
-def test_seasonal_goods_sell_in_their_season(
-    shop: Shop, name: str, best: tuple[int, ...], worst: tuple[int, ...]
-) -> None:
-    months = named(shop).filter(pl.col("name") == name)["timestamp"].dt.month()
-    assert months.is_in(best).sum() > 4 * months.is_in(worst).sum()
-
-
-def test_consumables_are_bought_again_and_other_goods_rarely(shop: Shop) -> None:
-    consumable = list_products(1_000).filter("consumable")["name"].to_list()
-    again = named(shop).with_columns(
-        again=~pl.struct("user_id", "item_id").is_first_distinct(),
-        consumable=pl.col("name").is_in(consumable),
-    )
-    shares = dict(again.group_by("consumable").agg(pl.col("again").mean()).iter_rows())
-    assert shares[True] > 0.4
-    assert shares[False] < 0.2
 
 
 # --- the rules
@@ -165,7 +136,6 @@ def test_equal_seeds_give_equal_shops_and_others_do_not() -> None:
     first, again, other = (make_shop(seed, 1_500, 400) for seed in (1, 1, 2))
     for name in ("interactions", "products", "truth"):
         assert_frame_equal(getattr(first, name), getattr(again, name))
-    assert first.rules == again.rules
     assert not first.products.equals(other.products)
     assert not first.interactions["timestamp"].equals(other.interactions["timestamp"])
 
@@ -193,7 +163,5 @@ def test_smallest_shop_and_impossible_sizes() -> None:
     assert len(tiny.products) == plain
     with pytest.raises(InputError, match=f"^num_products: must be {plain} to .* not {plain - 1}$"):
         make_shop(num_products=plain - 1)
-    with pytest.raises(InputError, match=r"^num_products: .* not 99999$"):
-        make_shop(num_products=99_999)
     with pytest.raises(InputError, match=r"^num_customers: must be at least 1, not 0$"):
         make_shop(num_customers=0)
