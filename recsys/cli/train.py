@@ -259,10 +259,12 @@ def evaluate_held_out(
     if candidates is not None:
         config = config.model_copy(update={"candidates": GivenItems(file=candidates)})
     scorer: Scorer = opened.scorer
-    if retrieve is not None:
-        scorer = TwoStages(opened.retriever, scorer, retrieve, config.seen)
     holdout = find_holdout(dataset, part, config.request_time)
     among = choose_candidates(config, dataset, part, holdout)
+    if retrieve is not None and among is not None:
+        raise InputError("--retrieve: finds items of the whole catalogue, not among candidates")
+    if retrieve is not None:
+        scorer = TwoStages(opened.retriever, scorer, retrieve, config.seen)
     with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
         counted = ReportingScorer(scorer, line.advance)
         table = evaluate(counted, holdout, part, config.seen, candidates=among)

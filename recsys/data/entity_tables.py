@@ -13,15 +13,13 @@ logger = logging.getLogger(__name__)
 _POINT = r"\.[0-9]|e[+-]"
 _DECIMAL = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-][0-9]+)?$"
 """A number as Python and pandas write it; 007 is none, and neither is 12E4."""
-_CODE = r"^-?0[0-9]"
-"""Digits that are text."""
 BOOLEANS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
 """The spellings of booleans in text, which are numbers elsewhere."""
 _SPELLED = (
     r"^(?:(-?(?:0|[1-9]\d*))\.0+|(-?(?:0|[1-9]\d*)\.\d*[1-9])0+"
-    r"|(\d{4}-\d{2}-\d{2})[T ]00:00(?::00(?:\.0+)?)?)$"
+    r"|(\d{4}-\d{2}-\d{2})[T ]00:00(?::00(?:\.0+)?)?|(\d{4}-\d{2}-\d{2}[T ][0-9:]{8})\.0+)$"
 )
-"""A number with zeros behind the point, or a date at midnight."""
+"""A number or a time with zeros behind the point, or a date at midnight."""
 
 
 def with_features(
@@ -138,9 +136,9 @@ def plain_ids(ids: pl.Series) -> pl.Series:
 def plain_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     """Write values in one way, whatever type they come in, without blanks around them.
 
-    >>> text = pl.Series(["7.0", "2.50", "True", "007", "2024-05-01 00:00:00.000"])
-    >>> pl.select(plain_text(pl.lit(text), text.dtype)).to_series().to_list()
-    ['7', '2.5', '1', '007', '2024-05-01']
+    >>> t = pl.Series(["7.0", "2.50", "True", "007", "2024-05-01 00:00", "2024-05-01 09:30:00.0"])
+    >>> pl.select(plain_text(pl.lit(t), t.dtype)).to_series().to_list()
+    ['7', '2.5', '1', '007', '2024-05-01', '2024-05-01 09:30:00']
     """
     if dtype == pl.Boolean:
         values = values.cast(pl.Int8)
@@ -151,7 +149,7 @@ def plain_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         whole = values.cast(pl.Int64, strict=False)
         whole = pl.when(whole == values).then(whole).cast(pl.String)
         text = pl.coalesce(whole, values.fill_nan(None).cast(pl.String))
-    return text.str.strip_chars().replace(BOOLEANS).str.replace(_SPELLED, "${1}${2}${3}")
+    return text.str.strip_chars().replace(BOOLEANS).str.replace(_SPELLED, "${1}${2}${3}${4}")
 
 
 # --- Tables that grow -----------------------------------------------------------------------------
@@ -182,7 +180,7 @@ def converted(values: pl.Series, dtype: pl.DataType) -> pl.Series | None:
     elif text.dtype == pl.String and dtype.is_temporal():
         read = dates_in(text)
     elif text.dtype == pl.String and not dtype.is_nested():
-        read = text if text.str.contains(_CODE).any() else numbers_in(text.replace(BOOLEANS))
+        read = text if text.str.contains(r"^-?0[0-9]").any() else numbers_in(text.replace(BOOLEANS))
     kinds = {(kind.is_nested(), kind.is_temporal()) for kind in (read.dtype, dtype)}
     if read.null_count() > text.null_count() or (dtype != pl.String and len(kinds) > 1):
         return None

@@ -154,7 +154,7 @@ class NumberColumn:
         numbers = cls.read(cells)
         cells.check_varied(numbers)
         known = numbers.drop_nulls().to_numpy()
-        return cls(float(known.mean()), float(known.std()) or 1.0)
+        return cls(float(known.mean()), float(known.std()) if np.ptp(known) else 1.0)
 
     def encode(self, values: pl.Series) -> NDArray[np.float32]:
         """Return the standardised number, and 1 if it is missing, else 0 [R, 2]."""

@@ -47,9 +47,9 @@ def find_holdout(dataset: PreparedDataset, part: Part, request_time: RequestTime
             f"({holdout.dropped:,} outside the catalogue, {holdout.without_history:,} without a "
             "history): prepare it with longer histories or another data.split"
         )
-    lengths = holdout.histories.lengths[holdout.history_rows]
-    shared = (np.diff(holdout.users) == 0) & (np.diff(lengths) == 0)
-    if request_time == "known" and shared.any():
+    rows, times = holdout.history_rows, holdout.histories.request_times
+    shared = (np.diff(holdout.users) == 0) & (np.diff(holdout.histories.lengths[rows]) == 0)
+    if times is not None and (shared & (np.diff(times[rows]) != 0)).any():
         raise InputError(
             f"{dataset.path}: evaluation.request_time=known: {split} has several {part} targets "
             "after one history, which are requested at different times: hold out one, or let "

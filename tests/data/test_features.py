@@ -72,6 +72,8 @@ def test_new_items_are_encoded_like_known_ones_and_unknown_values_are_missing() 
     assert found.categories.tolist() == [[0, 0], [1, 5], [0, 0]]
     assert found.shares.tolist() == [[0, 0], [1, 1], [0, 0]]
     assert found.numbers[1:].tolist() == [[0, 0], [0, 1]]
+    constant = fitted(PRICE, items=ITEMS.with_columns(price=pl.Series([0.1, 0.1, 0.1, None])))
+    assert constant.encode(new).numbers[1, 0] == pytest.approx(2.9)  # 0.1 has no exact mean
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,9 @@ def test_targets_of_one_history_cannot_have_known_request_times(
     find_holdout(dataset, "test", "unknown")
     with pytest.raises(InputError, match=r"request_time=known: .* several test targets after one"):
         find_holdout(dataset, "test", "known")
+    baskets = tiny_log.with_columns(pl.col("timestamp") // 2)
+    dataset = prepare(baskets, DataConfig(split=LeaveLastBasketOut()), tmp_path / "baskets")
+    assert len(find_holdout(dataset, "test", "known").targets) > 1  # of one time each
 
 
 # --- Lists of next purchases ----------------------------------------------------------------------

@@ -56,9 +56,6 @@ def soon_after_one(bought: dict[str, list[str]], cause: str, other: str, effect:
     return float(np.mean(followed))
 
 
-# --- the log
-
-
 def test_the_default_shop_has_its_documented_size_shape_and_order(shop: Shop) -> None:
     log, products = shop.interactions, shop.products
     assert log.columns == ["user_id", "item_id", "timestamp"]
@@ -127,9 +124,6 @@ def test_truth_agrees_with_the_log(shop: Shop, bought: dict[str, list[str]]) -> 
         assert (row["item_id"], tuple(row["causes"])) == (rule.effect, rule.causes)
         assert set(row["causes"]) <= set(bought[row["user_id"]][: row["position"]])
     assert not shop.truth.select(pl.struct("user_id", "rule").is_duplicated().any()).item()
-
-
-# --- seeds, sizes, shuffling
 
 
 def test_equal_seeds_give_equal_shops_and_others_do_not() -> None:
