@@ -204,7 +204,7 @@ def test_dates_in_digits_are_read_as_those_of_the_log(here: Path, log: pl.DataFr
     model, answers = train("hours", dataset, kind="hstu", times="request"), []
     spellings: list[list[Any]] = [
         ["2023-11-15", np.datetime64("2023-11-15T07"), datetime(2023, 11, 16, 9, tzinfo=UTC)],
-        [2023111500, 2023111507, 2023111609],
+        [2023111500, 2023111507.0, 2023111609.0],
         ["2023111500", "2023111507", "2023111609"],
     ]
     for *times, at in spellings:

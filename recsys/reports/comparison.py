@@ -282,7 +282,7 @@ def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
     for run in runs:
         parameters, tags = dict(run.run.data.params), run.run.data.tags
         seed = parameters.pop("seed", run.run.info.run_id)
-        parameters.pop("name", None)
+        parameters = {k: v for k, v in parameters.items() if k not in ("name", "precision")}
         facts = run.model, tags.get("trained_on"), "interrupted" in tags, run.model_alone
         key = (*facts, *sorted(parameters.items()))
         groups.setdefault(key, {})[seed] = run

@@ -88,7 +88,7 @@ def chosen_items(
         if source is None:
             continue
         items, users = read_candidates(source, columns, items_only=True)
-        if users is not None:
+        if users is not None and len(users):
             raise InputError("allow, deny: items for all users, and these are of single users")
         tokens = catalogue.encode(items)
         if is_allowed:

@@ -43,7 +43,7 @@ class HistoryModel:
         if ITEMS not in frame.columns:
             raise InputError(f"histories: no column {ITEMS!r}")
         chosen = ((name, value) for name, value in (params or {}).items() if value is not None)
-        given = {name: value for name, value in chosen if np.size(value)}  # [] is a default too
+        given = {n: v for n, v in chosen if not isinstance(v, list | np.ndarray) or len(v)}
         at = given.pop("at", None)
         items, times, candidates = (_lists(frame, name) for name in (ITEMS, TIMES, CANDIDATES))
 

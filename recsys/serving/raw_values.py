@@ -128,7 +128,8 @@ def time_on_scale(time: RequestTime, newest: int | None, place: str, form: str |
     """
     moment = str(time) if isinstance(time, date | np.datetime64) else time
     try:
-        if (digits := str(moment)).isdecimal() and len(digits) == COMPACT.get(form or ""):
+        digits = str(moment).removesuffix(".0")
+        if digits.isdecimal() and len(digits) == COMPACT.get(form or ""):
             moment = datetime.strptime(f"{digits}Z", f"{form}%z").isoformat()
         elif isinstance(moment, str) and moment.removeprefix("-").isdecimal():
             moment = int(moment)

@@ -328,8 +328,7 @@ class Recommender:
         That of a history is the last hidden state, which the head compares with a candidate: by a
         dot product, to which target attention adds. It is null without an item of the catalogue.
         """
-        longest = self.bundle.experiment.model.max_sequence_length
-        scorer = ModelScorer(self.bundle.model, longest)
+        scorer = ModelScorer(self.bundle.model, self.bundle.experiment.model.max_sequence_length)
         if isinstance(of, str) and of == "items":
             table = scorer.vectors().float().cpu().numpy()
             return self.bundle.item_table.select("item_id").with_columns(_vectors(table))

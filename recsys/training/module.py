@@ -81,7 +81,7 @@ class Schedule:
         total = epochs * steps_per_epoch
         decay = round(total * config.decay_fraction)
         # Without a decay epochs may be added, and must not change those before them.
-        most = -(-total // 10) if decay else config.warmup_steps
+        most = -(-total // 10) if config.decay_fraction else config.warmup_steps
         return cls(min(config.warmup_steps, most), decay, total)
 
     def __call__(self, step: int) -> float:

@@ -58,5 +58,6 @@ def test_a_row_read_now_and_then_decays_when_it_is_read(settings: dict[str, Any]
 def test_the_config_chooses_the_schedule() -> None:
     held = Schedule.plan(TrainingConfig(warmup_steps=4, decay_fraction=0.5), 10, 20)
     assert [held(step) for step in (0, 3, 100, 150, 200)] == [0.25, 1.0, 1.0, 0.5, 0.01]
+    assert Schedule.plan(TrainingConfig(), 1, 1)(0) == 1  # one step, and no room for a decay
     constant = TrainingConfig(decay_fraction=0)  # more epochs do not change the first ones
     assert {Schedule.plan(constant, epochs, 1)(7) for epochs in (8, 10_000)} == {0.08}
