@@ -261,9 +261,9 @@ def evaluate_held_out(
     scorer: Scorer = opened.scorer
     holdout = find_holdout(dataset, part, config.request_time)
     among = choose_candidates(config, dataset, part, holdout)
-    if retrieve is not None and among is not None:
-        raise InputError("--retrieve: finds items of the whole catalogue, not among candidates")
     if retrieve is not None:
+        if among is not None:
+            raise InputError("--retrieve: finds items of the whole catalogue, not among candidates")
         scorer = TwoStages(opened.retriever, scorer, retrieve, config.seen)
     with stage(f"ranking the {part} targets", len(holdout.histories)) as line:
         counted = ReportingScorer(scorer, line.advance)

@@ -280,12 +280,10 @@ def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
     """
     groups: dict[tuple[object, ...], dict[str, EvaluatedRun]] = {}
     for run in runs:
-        parameters, tags = dict(run.run.data.params), run.run.data.tags
-        seed = parameters.pop("seed", run.run.info.run_id)
-        parameters = {k: v for k, v in parameters.items() if k not in ("name", "precision")}
+        params, tags = run.run.data.params, run.run.data.tags
+        alike = sorted((k, v) for k, v in params.items() if k not in ("seed", "name", "precision"))
         facts = run.model, tags.get("trained_on"), "interrupted" in tags, run.model_alone
-        key = (*facts, *sorted(parameters.items()))
-        groups.setdefault(key, {})[seed] = run
+        groups.setdefault((*facts, *alike), {})[params.get("seed", run.run.info.run_id)] = run
     return [tuple(group.values()) for group in groups.values()]
 
 

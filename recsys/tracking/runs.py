@@ -67,10 +67,12 @@ class EvaluatedRun:
 
     def among(self, targets: pl.DataFrame) -> EvaluatedRun:
         """Return the run on the given targets alone; see `TARGET`."""
-        frame = self.ranks.frame.join(targets, on=TARGET, how="semi", maintain_order="left")
-        ranks, lists = replace(self.ranks, frame=frame), self.lists
-        if lists is not None:
-            lists = replace(lists, frame=lists.frame.join(targets, on="user", how="semi"))
+
+        def kept(frame: pl.DataFrame, on: list[str]) -> pl.DataFrame:
+            return frame.join(targets, on=on, how="semi", maintain_order="left")
+
+        ranks = replace(self.ranks, frame=kept(self.ranks.frame, TARGET))
+        lists = self.lists and replace(self.lists, frame=kept(self.lists.frame, ["user"]))
         return replace(self, ranks=ranks, lists=lists)
 
 
