@@ -221,10 +221,6 @@ class EpochRecorder(pl.Callback):
             self._keep_if_best(epoch, metrics)
         if self._patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
             self._start_decay(epoch, trainer.global_step)
-            logger.debug(
-                "no better validation for %d epochs: the learning rate decays over %d epochs",
-                *(self._config.patience, self._decay_epochs),
-            )
         trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
         self._started = None
         self._save(trainer)
@@ -300,9 +296,8 @@ class ProgressLine(pl.Callback):
         now, level = self._progress.get_time(), logging.DEBUG
         if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
             self._logged, level = now, logging.INFO
-        curve = self._recorder.curve
+        curve, validated = self._recorder.curve, ""
         metrics = curve.epochs[-1]
-        validated = ""
         if MONITOR in metrics:
             validated = f"valid NDCG@10 {metrics[MONITOR]:.4f} (best {curve.best:.4f})  "
         logger.log(

@@ -304,7 +304,6 @@ def with_enough_epochs(
     if not {"validate_every", "patience"} & set(named):
         every = math.ceil(_STEPS_TO_VALIDATION / steps)
         changes |= {"validate_every": every, "patience": training.patience * every}
-    logger.debug("an epoch has only %d steps: training: %s", steps, changes)
     return experiment.with_training(**changes)
 
 

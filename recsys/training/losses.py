@@ -28,6 +28,9 @@ from recsys.model.models import Model
 _CACHE_LINE = 64  # bytes
 _TAUGHT = 0.9
 """The share of a teacher's probabilities, beside the true target, in what a model learns."""
+_TAUGHT_ITEMS = 4096
+"""The items of a large catalogue whose scores a teacher teaches in a step: the softmax over any
+items teaches the same."""
 NO_NEGATIVE = -1e30
 """The logit of what is no negative of a position: a softmax of nothing but -inf is undefined."""
 
@@ -150,14 +153,14 @@ def chunked_cross_entropy(
     excluded: Callable[[slice], Tensor] | None,
     *,
     chunk_rows: int = 64,
-    teacher: Callable[[slice], Tensor] | None = None,
+    teacher: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Return the mean over targets [B, L] of -log softmax(logits)[target].
 
     Items that ``excluded`` returns for some sequences [b, L, N], and PAD, are in no softmax; as a
-    target PAD has no loss. Candidates are the catalogue, row = token. With the logits [b, L, C] of
-    a ``teacher`` the gradient is that of a cross-entropy whose targets are mostly its softmax
-    (Hinton et al. 2015, https://arxiv.org/abs/1503.02531); the value stays.
+    target PAD has no loss. Candidates are the catalogue, row = token. With the states [B, L, W]
+    and items [C, W] of a ``teacher`` the gradient is that of a cross-entropy whose targets are
+    mostly its softmax (Hinton et al. 2015, https://arxiv.org/abs/1503.02531); the value stays.
     """
     width = candidates.embeddings.shape[-2]
     candidates = CandidateRepresentation(*map(_aligned, candidates))
@@ -166,7 +169,8 @@ def chunked_cross_entropy(
         known = targets[rows], excluded and excluded(rows), width
         losses, gradient = softmax_gradient(scores, *known)
         if teacher is not None:
-            gradient.sub_(softmax_gradient(teacher(rows), *known)[1], alpha=_TAUGHT)
+            soft = softmax_gradient(teacher[0][rows] @ teacher[1].T, *known)[1]
+            gradient.sub_(soft, alpha=_TAUGHT)
         return losses, gradient
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
@@ -208,9 +212,11 @@ def softmax_gradient(
     return losses.sum(), logits
 
 
-def prepared(items: Tensor) -> Tensor:
-    """The items [I + 1, W] of a teacher as `mean_loss` takes them: cast and aligned only once."""
-    return _aligned(items.to(_working_dtype(items)))
+def draw_taught(targets: Tensor, rows: int, count: int) -> Tensor:
+    """Draw ``count`` items with rows in a table, ascending: PAD, the targets, and others."""
+    order = torch.rand(rows, device=targets.device)
+    order[targets.flatten()], order[PAD] = 2, 3
+    return order.topk(count).indices.sort().values
 
 
 def _aligned(side: Tensor) -> Tensor:
@@ -315,20 +321,23 @@ def mean_loss(
 
     ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
     items are wrong answers like any other. ``taught`` are the states [B, L, W] of a teacher and its
-    `prepared` items, for a loss over the full catalogue.
+    items [I + 1, W], for a loss over the full catalogue: over a sample of it where it is large.
     """
     if not isinstance(config, CrossEntropy):
         return _sampled_loss(config, model, history, targets, seen)
     head, table, length = model.head, model.items.table(), targets.shape[1]
     positions = torch.arange(targets.numel(), device=targets.device).view_as(targets)
+    if taught is not None and len(table) > _TAUGHT_ITEMS:
+        items = draw_taught(targets, len(table), _TAUGHT_ITEMS)
+        table, taught = table[items], (taught[0], taught[1][items])
+        targets = _places(items, targets) % len(items)  # what was not drawn is at the place of PAD
+        seen = None if seen is None else _places(items, seen) % len(items)
     if not head.attends:
         rows = head.chunk_rows(1, len(table), table.device)
         history, targets, positions = drop_padding(history, targets, rows)
-    teacher: Callable[[slice], Tensor] | None = None
     if taught is not None:
-        states, items = taught
-        states = states.to(items.dtype).flatten(0, 1)[positions]
-        teacher = lambda rows: states[rows] @ items.T  # noqa: E731
+        wide = _aligned(taught[1].to(_working_dtype(taught[1])))
+        taught = taught[0].to(wide.dtype).flatten(0, 1)[positions], wide
     return chunked_cross_entropy(
         head.logits,
         history,
@@ -336,7 +345,7 @@ def mean_loss(
         targets,
         None if seen is None else lambda rows: seen_before(seen, positions[rows], length),
         chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
-        teacher=teacher,
+        teacher=taught,
     )
 
 

@@ -18,7 +18,7 @@ from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
 from recsys.model.heads import HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
-from recsys.training.losses import mean_loss, prepared
+from recsys.training.losses import mean_loss
 
 
 class RowwiseAdamW(torch.optim.AdamW):
@@ -138,10 +138,6 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_start(self) -> None:
         self.sums = self.sums.to(self.device)
-        if self._teacher is not None:
-            teacher, items = self._teacher
-            with self.trainer.precision_plugin.forward_context():
-                self._teacher = teacher, prepared(items)
         if self.global_rank > 0:  # of several processes each has its own random state
             facts = [torch.initial_seed(), self.global_rank, self.global_step]
             torch.manual_seed(int(np.random.SeedSequence(facts).generate_state(1)[0]))

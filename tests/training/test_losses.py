@@ -16,7 +16,8 @@ from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
 from recsys.model.build import build_model
 from recsys.model.heads import DotProductHead, TargetAttentionHead
 from recsys.model.models import ModelInputs
-from recsys.training.losses import chunked_cross_entropy, mean_loss, prepared, seen_before
+from recsys.training import losses
+from recsys.training.losses import chunked_cross_entropy, mean_loss, seen_before
 
 
 def make_head(kind: str, dim: int) -> DotProductHead | TargetAttentionHead:
@@ -78,30 +79,39 @@ def test_chunks_equal_torch_position_by_position(
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("num_items", [7, 30])
 @pytest.mark.parametrize("head", [DotProduct(), TargetAttention()])
-def test_what_a_teacher_teaches_is_the_gradient_of_a_soft_cross_entropy(head: Any) -> None:
+def test_what_a_teacher_teaches_is_the_gradient_of_a_soft_cross_entropy(
+    head: Any, num_items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nine tenths are the teacher's softmax without PAD and what is excluded; the rest, the target.
 
-    The value stays that of the targets.
+    Of a large catalogue both are over the targets and a sample; the value is that of the targets.
     """
+    monkeypatch.setattr(losses, "_TAUGHT_ITEMS", 8)
     torch.manual_seed(0)
-    model = build_model(NextItemConfig(dropout=0.0, head=head), num_items=7).double()
+    model = build_model(NextItemConfig(dropout=0.0, head=head), num_items=num_items).double()
     nn.init.normal_(model.items.weight)
     items = torch.tensor([[1, 2, 3], [4, 5, 0]])
     targets, lengths = torch.tensor([[2, 3, 4], [5, 0, 0]]), torch.tensor([3, 1])
-    taught = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(8, 5, dtype=torch.float64)
+    taught = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(num_items + 1, 5).double()
     history, seen = model.teacher_forced(ModelInputs(items, lengths), targets)
-    words = CrossEntropy(), model, history, targets, seen
-    found, plain = mean_loss(*words, (taught[0], prepared(taught[1]))), mean_loss(*words)
-    assert found.item() == pytest.approx(plain.item())
+    torch.manual_seed(1)
+    drawn = losses.draw_taught(targets, num_items + 1, 8).tolist()
+    assert {0, 2, 3, 4, 5} < set(drawn)
+    torch.manual_seed(1)
+    found = mean_loss(CrossEntropy(), model, history, targets, seen, taught)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.table()))
-    expected = torch.zeros((), dtype=torch.float64)
+    expected, value = torch.zeros((), dtype=torch.float64), 0.0
     for row, t in ((0, 0), (0, 1), (0, 2), (1, 0)):
         target = targets[row, t]
-        left = [i for i in range(1, 8) if i == target or i not in items[row, : t + 1].tolist()]
+        left = [i for i in drawn[1:] if i == target or i not in items[row, : t + 1].tolist()]
         soft = torch.softmax((taught[0][row, t] @ taught[1].T)[left], 0) * 0.9
         soft[left.index(int(target))] += 0.1
-        expected = expected - (soft * torch.log_softmax(scores[row, t, left], 0)).sum() / 4
+        logs = torch.log_softmax(scores[row, t, left], 0)
+        expected = expected - (soft * logs).sum() / 4
+        value -= logs[left.index(int(target))].item() / 4
+    assert found.item() == pytest.approx(value)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     options: Any = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
     ours = torch.autograd.grad(found, weights, **options)

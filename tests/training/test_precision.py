@@ -49,18 +49,11 @@ def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto")
     return settle_precision(experiment)
 
 
-def test_bf16_is_taken_where_it_is_clearly_faster_or_set(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, logger="recsys.training.device")
+def test_bf16_is_taken_where_it_is_clearly_faster_or_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settled(monkeypatch, 0.42) == "bf16"
     assert settled(monkeypatch, 0.95) == "float32"
     assert settled(monkeypatch, 0.1, "float32") == "float32"
     assert settled(monkeypatch, 9.0, "bf16") == "bf16"
-    assert caplog.messages == [
-        "precision: bf16",
-        "precision: float32",
-    ]
 
 
 # --- The run -------------------------------------------------------------------------------------
@@ -70,16 +63,8 @@ def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch)
     saved: list[TrainingState] = []
 
     def run(start: TrainingState | None, stop: bool) -> str | None:
-        _, curve = train(
-            make_experiment(),
-            Catalogue(ITEMS),
-            histories(),
-            None,
-            2,
-            lambda *_: stop,
-            start=start,
-            save=lambda state: saved.append(state.copy()),
-        )
+        words = make_experiment(), Catalogue(ITEMS), histories(), None, 2, lambda *_: stop
+        _, curve = train(*words, start=start, save=lambda state: saved.append(state.copy()))
         return curve.precision
 
     monkeypatch.setattr(device, "bf16_share", lambda *_: 0.4)
