@@ -221,7 +221,6 @@ def generate_items(
     """
     import torch
 
-    from recsys.data.tables import read_table
     from recsys.model.sequence_to_sequence import Beam, Greedy, Sampling, Strategy
 
     if sample and beam is not None:
@@ -231,9 +230,6 @@ def generate_items(
     strategy: Strategy = Greedy() if beam is None else Beam(beam)
     if sample:
         strategy = Sampling(torch.Generator().manual_seed(seed), temperature, top_p)
-    allowed = None
-    if candidates is not None:
-        allowed = read_table(candidates, ["item_id"], str(candidates))["item_id"].to_list()
     recommender, users = open_recommender(bundle, data, user)
     with stage("generating"):
         answer = recommender.generate(
@@ -241,7 +237,7 @@ def generate_items(
             users=users,
             n=n,
             strategy=strategy,
-            candidates=allowed,
+            candidates=candidates,
             seen=seen,
             repeats=repeats,
         )

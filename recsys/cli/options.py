@@ -260,10 +260,14 @@ def store_of(uri: str | None, experiment: str = "recsys") -> TrackingConfig:
     return store if uri is None else store.model_copy(update={"uri": uri})
 
 
-def prepared_for(experiment: Experiment, data: Path | None) -> tuple[Experiment, PreparedDataset]:
+def prepared_for(
+    experiment: Experiment, data: Path | None, overrides: Sequence[str] | None
+) -> tuple[Experiment, PreparedDataset]:
     """Return an experiment with its dataset; that of --data has its own settings."""
     if data is None:
         return experiment, find_dataset(experiment)
+    if stray := [override for override in overrides or [] if override.startswith("data.")]:
+        raise InputError(f"--set {stray[0]}: --data has its own settings: prepare it again")
     dataset = PreparedDataset.open(data)
     return experiment.model_copy(update={"data": dataset.config}), dataset
 

@@ -62,14 +62,10 @@ def train_model(
     if start is not None and data is None:
         raise InputError("--from: needs --data and the folder of the dataset to train on")
     experiment = experiment_to_train(config, start, with_uri(overrides, uri))
-    if data is not None and (stray := [o for o in overrides or [] if o.startswith("data.")]):
-        raise InputError(
-            f"--set {stray[0]}: the dataset of --data has its own settings: prepare it again"
-        )
     from recsys.experiments.fit import fit
     from recsys.tracking.store import mlflow_link
 
-    experiment, dataset = prepared_for(experiment, data)
+    experiment, dataset = prepared_for(experiment, data, overrides)
     run = fit(experiment, dataset, fresh=fresh)
     row: dict[str, object] = {"run": run.run_id, "bundle": str(run.bundle)}
     if experiment.model.kind != "averaged":  # the members of a mean have their own
@@ -124,7 +120,7 @@ def tune_model(
     changes = {name: value for name, value in budget.items() if value is not None}
     from recsys.experiments.tune import tune
 
-    experiment, dataset = prepared_for(experiment, data)
+    experiment, dataset = prepared_for(experiment, data, overrides)
     best = tune(experiment, dataset, load_section(search, Search).model_copy(update=changes))
     out = out or Path("runs") / f"{best.experiment.name}.yaml"
     best.write(out)
@@ -235,7 +231,7 @@ def evaluate_held_out(
         from recsys.experiments.predictions import evaluate_predictions
 
         named = [f"name={name or predictions.stem}", *(overrides or [])]
-        experiment, dataset = prepared_for(read_experiment(None, named, uri), data)
+        experiment, dataset = prepared_for(read_experiment(None, named, uri), data, overrides)
         with stage("ranking the test targets"):
             row = evaluate_predictions(predictions, experiment, dataset)
         show_rows([row])

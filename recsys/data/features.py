@@ -97,7 +97,7 @@ class CategoryColumn:
         inner, feature = cells.dtype, cells.feature
         if feature.kind == "category":
             lists = pl.concat_list(cells.single_values())
-        elif isinstance(inner, pl.List):
+        elif isinstance(inner, pl.List) and not inner.inner.is_nested():
             lists, inner = pl.col(feature.column), inner.inner
         else:
             text = cells.single_values().cast(pl.String)

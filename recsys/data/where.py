@@ -46,6 +46,7 @@ _COMPUTING = _OF_UNITS | frozenset(
 )
 """Functions of numbers, text, dates and lists that compute from their arguments alone."""
 _ROW = "number of the row"
+_MEASURED = "BOOLEAN", "DATE", "TIMESTAMP"  # text is read as these types, whatever its form
 
 
 class NoRowsLeftError(InputError):
@@ -167,7 +168,8 @@ def keep_rows(
                 raise _refused(condition.written, f"{column} is text, in no order of numbers")
         elif kinds[column] in ("DOUBLE", "FLOAT"):  # NaN is a missing value
             looks = f"nullif({looks}, 'nan')"
-        either = [plain, looks] if column in condition.beside_text else [looks, plain]
+        as_text = column in condition.beside_text and not kinds[column].startswith(_MEASURED)
+        either = [plain, looks] if as_text else [looks, plain]
         choices.append([looks] if column in condition.ordered else either)
     failed: list[duckdb.Error] = []
     for chosen in islice(product(*choices), _MOST_CHOICES):

@@ -54,6 +54,7 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
         user, item, _ = twice.row(0)
         item_id, user_id = dataset.vocabulary.decode([item])[0], dataset.user_ids[user]
         raise InputError(f"{origin}: user_id {user_id!r} has item_id {item_id!r} twice")
+    frame = frame.filter(pl.col("score") > -np.inf)  # of a model: never recommended
     levels = frame.select(pl.col("score").rank("dense").over("user").cast(pl.Float32))["score"]
     shape = dataset.num_users, dataset.num_items + 1
     return csr_array((levels.to_numpy(), (frame["user"], frame["item"])), shape=shape)

@@ -196,7 +196,7 @@ class HistoryReader:
         times: Times | None,
     ) -> UserHistories:
         items, offsets = joined_lists(keys, lists, "history", "histories")
-        if self.encoders.input_columns and (len(items) or users is None):
+        if self.encoders.input_columns and len(items):
             raise InputError(
                 f"histories: the model reads {', '.join(self.encoders.input_columns)} too, and "
                 "lists of items do not hold that: give a log with these columns"
@@ -218,7 +218,7 @@ class HistoryReader:
     ) -> tuple[Histories, int | None]:
         """Sort lists by their times; return them and the gap that stands for missing times."""
         gap, owners = self.usual_gap, listed.users
-        if times is None and gap is None:
+        if times is None and gap is None and len(owners):
             return listed, None
         rows = [None] * len(listed) if times is None else [*times]
         is_missing = np.array([row is None for row in rows], dtype=bool)[owners]
@@ -246,7 +246,7 @@ class HistoryReader:
             own = np.where(is_missing, begins[owners] + numbers * np.int64(gap), own)
         order = np.lexsort((own, owners))
         timed = Histories(listed.items[order], listed.offsets, own[order])
-        return timed, gap if times is None or is_missing.any() else None
+        return timed, gap if is_missing.any() else None
 
     def _values(self, row: Iterable[RequestTime], length: int) -> Int64s:
         times = list(row)

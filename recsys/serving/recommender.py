@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +34,7 @@ from recsys.serving.candidates import (
     pair_batches,
     pairs_of,
     read_candidates,
+    whole_number,
 )
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
@@ -176,8 +175,8 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self._queries(histories, users, at)
-        k = self.bundle.usual_k if k is None else _whole_number("k", k, 1)
-        retrieve = None if retrieve is None else _whole_number("retrieve", retrieve, k)
+        k = self.bundle.usual_k if k is None else whole_number("k", k, 1)
+        retrieve = None if retrieve is None else whole_number("retrieve", retrieve, k)
         policy = self._seen(seen)
         scorer = self._ranking_scorer(policy, retrieve, allowed)
         find = top_k if diverse is None else partial(diverse_top_k, diversity=diverse)
@@ -250,7 +249,7 @@ class Recommender:
         users: Iterable[Any] | None = None,
         n: int = 5,
         strategy: Strategy | None = None,
-        candidates: Sequence[Any] | None = None,
+        candidates: Candidates | None = None,
         seen: Seen | None = None,
         repeats: bool = False,
     ) -> Frame:
@@ -267,13 +266,12 @@ class Recommender:
         Raises:
             InputError: the model has no decoder or cannot generate so many.
         """
-        bundle, allowed = self.bundle, None
-        if candidates is not None:
-            if not len(candidates):
-                raise InputError("candidates: name at least one item")
-            allowed = known_tokens(candidates, bundle.vocabulary, "candidate item", "catalogue")
+        bundle, chosen = self.bundle, chosen_items(self.bundle, candidates, None, None)
+        allowed = None if chosen is None else np.flatnonzero(chosen).astype(np.int32)
+        if allowed is not None and not len(allowed):
+            raise InputError("candidates: name at least one item")
         queries = self.read_histories(histories, users)
-        policy, n = self._seen(seen), _whole_number("n", n)
+        policy, n = self._seen(seen), whole_number("n", n)
         if not isinstance(model := bundle.model, SequenceToSequence):
             raise InputError(
                 f"{bundle.path}: a model of kind {bundle.experiment.model.kind} generates nothing; "
@@ -285,7 +283,7 @@ class Recommender:
         generated, log_probabilities = generator.generate(
             queries.histories.take(known), n, policy, candidates=allowed, repeats=repeats
         )
-        choices = np.arange(1, bundle.num_items + 1) if allowed is None else np.unique(allowed)
+        choices = np.arange(1, bundle.num_items + 1) if allowed is None else allowed
         popular = choices[np.argsort(-bundle.popularity[choices - 1], kind="stable")[:n]]
         lists = np.full((len(queries.user_ids), n), PAD, dtype=np.int32)
         lists[:, : len(popular)] = popular
@@ -307,7 +305,7 @@ class Recommender:
             item_id, the item's name or title if the item table has them, similarity and rank (from
             1), the most similar first; equal ones in the order of the catalogue.
         """
-        k, bundle = _whole_number("k", k, 1), self.bundle
+        k, bundle = whole_number("k", k, 1), self.bundle
         token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
         cosines = (bundle.directions[1:] @ bundle.directions[token]).cpu().numpy()
         cosines[token - 1] = -np.inf
@@ -440,11 +438,3 @@ def _known_of(users: pl.Series, dataset: PreparedDataset) -> pl.Series:
     distinct = users.unique(maintain_order=True)
     known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
     return distinct.filter(known) if known.any() else distinct
-
-
-def _whole_number(argument: str, number: Any, least: float = -math.inf) -> int:
-    if isinstance(number, bool) or not isinstance(number, Integral):
-        raise InputError(f"{argument}={number!r}: must be a whole number")
-    if number < least:
-        raise InputError(f"{argument}={number}: must be at least {least}")
-    return int(number)

@@ -158,6 +158,7 @@ def test_diversity_follows_its_definition(recommender: Recommender, log: Path) -
     [
         ({"diversity": 1.5}, "diversity=1.5: must be from 0 to 1"),
         ({"at_most": {"kynd": 2}}, "at_most: no column 'kynd' among"),
+        ({"at_most": {"kind": 1.5}}, "at_most: kind=1.5: must be a whole number"),
         ({"at_most": {"tags": 1}}, "at_most: tags=1: .* of single values"),
     ],
 )

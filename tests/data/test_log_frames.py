@@ -452,6 +452,15 @@ def test_json_lines(tmp_path: Path) -> None:
     assert table["tags"].to_list() == [None, ["x", "y"]]
 
 
+def test_a_folder_is_no_column_that_the_files_have(tmp_path: Path) -> None:
+    for number in range(2):
+        folder = tmp_path / "user_id=7" / f"day={number}"
+        folder.mkdir(parents=True)
+        small().write_parquet(folder / "0.parquet")
+    table = open_table(tmp_path / "user_id=7").read()
+    assert table["user_id"].to_list() == [*small()["user_id"]] * 2
+
+
 @pytest.mark.parametrize(
     ("mark", "kind"),
     [

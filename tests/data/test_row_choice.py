@@ -14,6 +14,7 @@ import pytest
 import recsys
 from recsys.config.data import Columns, DataConfig, GlobalTime
 from recsys.data.prepared import PreparedDataset, prepare
+from recsys.data.where import keep_where
 from recsys.errors import InputError
 from tests.helpers.terminal import Terminal
 
@@ -47,15 +48,9 @@ def test_every_row_of_the_file_is_counted(tmp_path: Path) -> None:
         split=GlobalTime(valid_from="2024-01-04", test_from="2024-01-05", test_until="2024-01-09"),
     )
     manifest = dataset.manifest
-    assert manifest.dropped == {
-        "no item": 1,
-        "where": 1,
-        "since": 1,
-        "test_until": 1,
-        "duplicates": 1,
-        "min_item_interactions": 1,
-        "min_user_interactions": 1,
-    }
+    reasons = ("no item", "where", "since", "test_until", "duplicates")
+    minimums = ("min_item_interactions", "min_user_interactions")
+    assert manifest.dropped == dict.fromkeys(reasons + minimums, 1)
     assert (manifest.counts["rows_read"], manifest.counts["interactions"]) == (11, 4)
 
 
@@ -67,6 +62,15 @@ def test_missing_ids_among_texts_are_dropped_by_name(tmp_path: Path) -> None:
     where = re.findall(r"--where '(.*?)'", str(refused.value))[0]
     dataset = recsys.prepare(tmp_path / "log.csv", out=tmp_path / "out", where=where)
     assert dataset.manifest.dropped == {"where": 1}
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("where", ["t < '2024-02-01 00:00:00'", "t <= '2024-1-31'", "ok != 'True'"])
+def test_text_beside_times_is_a_time(where: str, zone: str | None) -> None:
+    """Whatever its form; and beside true and false it is one of them."""
+    days = pl.Series([datetime(2024, 1, 31), datetime(2024, 2, 1)], dtype=pl.Datetime("us", zone))
+    table = pl.DataFrame({"t": days, "ok": [False, True]})
+    assert keep_where(table, where, "log").equals(table.head(1))
 
 
 def test_a_number_is_no_earliest_date(tmp_path: Path) -> None:

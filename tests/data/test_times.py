@@ -259,6 +259,7 @@ def test_a_model_that_reads_the_request_time(dataset: PreparedDataset, tmp_path:
             recommender.recommend(HISTORIES, k=1, at=at)
     with pytest.raises(InputError, match="times of interactions: give times"):
         recommender.recommend([[3, 5]], k=1, at=50)
+    assert recommender.recommend([[]], k=1, at=50)["source"].to_list() == ["popularity"]
 
 
 def test_lists_without_times_get_the_usual_ones(

@@ -63,7 +63,7 @@ def test_items_without_a_score_tie_below_all_with_one(
 ) -> None:
     """ann's jacket is scored between two others, dan's not, the others have no list at all."""
     pairs = [("ann", "jacket", 0.0), ("ann", "socks", 1.0), ("ann", "boots", -5.0)]
-    pairs += [("dan", "boots", -1e30)]
+    pairs += [("dan", "boots", -1e30), ("dan", "jacket", float("-inf"))]
     table = pl.DataFrame(pairs, schema=["user_id", "item_id", "score"], orient="row")
     experiment = make_experiment(tmp_path, "theirs", "filter")
     found = evaluate_predictions(table, experiment, tiny_dataset)
@@ -75,9 +75,8 @@ def test_items_without_a_score_tie_below_all_with_one(
     assert all(ranks[user] >= 5 - lengths[user] for user in users if user != "ann")
     assert found["without_score"] == found["targets"] - 1
     assert run.run.data.metrics["targets_unscored"] == found["without_score"]
-    assert run.run.data.metrics["test/coverage_at_5"] == pytest.approx(3 / 5), (
-        "what has no score is in no list"
-    )
+    coverage = run.run.data.metrics["test/coverage_at_5"]
+    assert coverage == pytest.approx(3 / 5), "what has no score is in no list"
 
 
 def test_whole_floats_are_ids(tmp_path: Path) -> None:
@@ -115,3 +114,4 @@ def test_the_command_tracks_a_file(
     assert compare([], Experiment().tracking).rows[0].name == "als"
     assert refused("evaluate", "runs/mine", *predictions, *data)
     assert refused("evaluate", *data)
+    assert "own settings" in refused("evaluate", *predictions, *data, "--set", "data.k_core=true")

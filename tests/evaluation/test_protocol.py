@@ -52,17 +52,9 @@ def test_whatever_decides_a_result_makes_a_run_of_its_own(
     tiny_dataset: PreparedDataset, renamed: PreparedDataset
 ) -> None:
     """A suite would take the figures of the one for those of the other, and not run it."""
-    overrides = [
-        "seed=1",
-        "model.dropout=0.3",
-        "model.num_blocks=3",
-        "training.learning_rate=0.01",
-        "training.weight_decay=1",
-        "count_ensemble.weights=[1.0]",
-        "count_ensemble=null",
-        "evaluation.seen=allow",
-        "evaluation.candidates=sampled",
-    ]
+    overrides = ["seed=1", "model.dropout=0.3", "model.num_blocks=3", "training.learning_rate=0.01"]
+    overrides += ["training.weight_decay=1", "count_ensemble.weights=[1.0]", "count_ensemble=null"]
+    overrides += ["evaluation.seen=allow", "evaluation.candidates=sampled"]
     prints = [fingerprint(tiny_dataset), fingerprint(renamed), fingerprint(tiny_dataset, model="x")]
     prints += [fingerprint(tiny_dataset, override) for override in overrides]
     assert len(set(prints)) == len(prints)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -72,7 +73,7 @@ def test_the_entire_history_is_excluded_not_only_what_the_model_reads(
     "strategy", [None, Beam(3), Sampling(torch.Generator().manual_seed(0), top_p=0.9)]
 )
 def test_candidates_and_repeats(generating: Recommender, strategy: Strategy | None) -> None:
-    how = {"strategy": strategy, "candidates": ["hat", "socks"], "n": 3}
+    how = {"strategy": strategy, "candidates": pl.DataFrame({"item_id": ["hat", "socks"]}), "n": 3}
     found = lists(generating, [["boots"], ["hat"], ["nothing known"]], **how)
     assert sorted(found[0]) == ["hat", "socks"]
     assert found[1] == ["socks"]
@@ -95,7 +96,7 @@ def test_what_cannot_be_generated_is_refused(
             generating.generate([["hat"]], n=n)
     with pytest.raises(InputError, match="n=2.5: must be a whole number"):
         generating.generate([["hat"]], n=2.5)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="candidate item 'hatt' is not in the catalogue"):
+    with pytest.raises(InputError, match="allowed item 'hatt' is not in the catalogue"):
         generating.generate([["hat"]], candidates=["hatt"])
     with pytest.raises(InputError, match="candidates: name at least one item"):
         generating.generate([["hat"]], candidates=[])

@@ -214,11 +214,7 @@ def twins(
     decoder = Decoder(None, decoder_blocks, DIM, 0.0)
     ours = drawn(nn.ModuleDict({"encoder": encoder, "decoder": decoder}).double())
     theirs = nn.Transformer(
-        DIM,
-        heads,
-        layers,
-        layers,
-        FEED_FORWARD,
+        *(DIM, heads, layers, layers, FEED_FORWARD),
         dropout=0.0,
         activation=activation,
         batch_first=True,

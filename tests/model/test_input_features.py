@@ -207,6 +207,7 @@ def test_histories_without_the_features_are_refused(
     reads = "histories: the model reads action, rating, tags, age too, and lists of items do not"
     with pytest.raises(InputError, match=reads):
         recommender.recommend([["hat"]], k=1)
+    assert recommender.recommend({"new": []}, k=1)["source"].to_list() == ["popularity"]
     both = "column 'age' is a user feature, but user 'ann' has several"
     with pytest.raises(InputError, match=both):
         recommender.recommend(raw.with_columns(age=pl.col("age") + pl.col("timestamp")), k=1)
