@@ -171,7 +171,7 @@ def test_generate_writes_lists(terminal: Terminal) -> None:
         ("recommend nowhere --user C1", "nowhere"),
         ("demo small.yaml --set 'model={kind: sequence_to_sequence}'", "the demo needs a model wi"),
         ("prepare purchases.csv --user buyer --out out", "no column 'buyer'"),
-        ("train small.yaml --data x --set data.k_core=true", "the dataset of --data has its own"),
+        ("train small.yaml --data x --set data.k_core=true", "--data has its own settings"),
         ("train small.yaml --set model.num_heads=3", "must divide embedding_dim"),
         ("compare nope --tracking-uri sqlite:///other.db", "other.db does not exist"),
         ("run small.yaml --set data.min_user_interactions=9999", "no row is left by the rules"),
