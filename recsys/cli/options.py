@@ -266,7 +266,7 @@ def prepared_for(
     """Return an experiment with its dataset; that of --data has its own settings."""
     if data is None:
         return experiment, find_dataset(experiment)
-    if stray := [override for override in overrides or [] if override.startswith("data.")]:
+    if stray := [words for words in overrides or [] if words.startswith(("data.", "data="))]:
         raise InputError(f"--set {stray[0]}: --data has its own settings: prepare it again")
     dataset = PreparedDataset.open(data)
     return experiment.model_copy(update={"data": dataset.config}), dataset

@@ -357,11 +357,11 @@ def _open_parquet(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
         for column in schema:
             if column.type != pa.null():
                 kinds.setdefault(column.name, {}).setdefault(_kind(column.type), place)
-    keys = {part.partition("=")[0] for part in files[0].path.parts[:-1] if "=" in part}
-    in_folders = len(files) > 1 and bool(keys) and keys.isdisjoint(names[0][1])
+    keys = {part.partition("=")[0].lower() for part in files[0].path.parts[:-1] if "=" in part}
+    own = {column.lower() for _, columns in names for column in columns}
     query = (
         f"select * from read_parquet({texts(file.path for file in files)}, union_by_name = true, "
-        f"hive_partitioning = {in_folders})"
+        f"hive_partitioning = {len(files) > 1 and bool(keys) and keys.isdisjoint(own)})"
     )
     unreadable = _lacking(names, table.origin)
     several = {column: [*places.items()] for column, places in kinds.items() if len(places) > 1}

@@ -46,7 +46,7 @@ _COMPUTING = _OF_UNITS | frozenset(
 )
 """Functions of numbers, text, dates and lists that compute from their arguments alone."""
 _ROW = "number of the row"
-_MEASURED = "BOOLEAN", "DATE", "TIMESTAMP"  # text is read as these types, whatever its form
+_MEASURED = "BOOLEAN", "DATE", "TIME", "INTERVAL"  # text is read as these types, also TIMESTAMP
 
 
 class NoRowsLeftError(InputError):
@@ -169,6 +169,8 @@ def keep_rows(
         elif kinds[column] in ("DOUBLE", "FLOAT"):  # NaN is a missing value
             looks = f"nullif({looks}, 'nan')"
         as_text = column in condition.beside_text and not kinds[column].startswith(_MEASURED)
+        if kinds[column] == "DATE" and column in condition.beside_text:
+            looks += "::timestamp"  # text may have a time of day, which DuckDB cuts off
         either = [plain, looks] if as_text else [looks, plain]
         choices.append([looks] if column in condition.ordered else either)
     failed: list[duckdb.Error] = []

@@ -49,8 +49,7 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
     if lacking := len(table) - len(frame):
         message = "%s: %d of %d rows are of users or items that the dataset lacks: left out"
         logger.warning(message, origin, lacking, len(table))
-    twice = frame.filter(pl.struct("user", "item").is_duplicated())
-    if len(twice):
+    if len(twice := frame.filter(pl.struct("user", "item").is_duplicated())):
         user, item, _ = twice.row(0)
         item_id, user_id = dataset.vocabulary.decode([item])[0], dataset.user_ids[user]
         raise InputError(f"{origin}: user_id {user_id!r} has item_id {item_id!r} twice")

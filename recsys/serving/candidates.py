@@ -91,7 +91,7 @@ def chosen_items(
             continue
         items, users = read_candidates(source, columns, items_only=True)
         if users is not None and len(users):
-            raise InputError("allow, deny: items for all users, and these are of single users")
+            raise InputError("allow, deny, generate: items for all users, not of single ones")
         tokens = catalogue.encode(items)
         if is_allowed:
             report_unknown(tokens, items, catalogue, "allowed item", "catalogue", strict=False)

@@ -29,8 +29,7 @@ _CACHE_LINE = 64  # bytes
 _TAUGHT = 0.9
 """The share of a teacher's probabilities, beside the true target, in what a model learns."""
 _TAUGHT_ITEMS = 4096
-"""The items of a large catalogue whose scores a teacher teaches in a step: the softmax over any
-items teaches the same."""
+"""A teacher teaches over so many items in a step, or multiples of it: any items teach the same."""
 NO_NEGATIVE = -1e30
 """The logit of what is no negative of a position: a softmax of nothing but -inf is undefined."""
 
@@ -327,10 +326,11 @@ def mean_loss(
         return _sampled_loss(config, model, history, targets, seen)
     head, table, length = model.head, model.items.table(), targets.shape[1]
     positions = torch.arange(targets.numel(), device=targets.device).view_as(targets)
-    if taught is not None and len(table) > _TAUGHT_ITEMS:
-        items = draw_taught(targets, len(table), _TAUGHT_ITEMS)
+    count = -(-2 * targets.numel() // _TAUGHT_ITEMS) * _TAUGHT_ITEMS  # half are no targets
+    if taught is not None and len(table) > count:
+        items = draw_taught(targets, len(table), count)
         table, taught = table[items], (taught[0], taught[1][items])
-        targets = _places(items, targets) % len(items)  # what was not drawn is at the place of PAD
+        targets = _places(items, targets) % len(items)  # PAD is at 0, and what was not drawn
         seen = None if seen is None else _places(items, seen) % len(items)
     if not head.attends:
         rows = head.chunk_rows(1, len(table), table.device)

@@ -177,10 +177,10 @@ def test_scores_are_the_models_in_the_order_of_the_candidates(recommender: Recom
         ({"histories": [["hat"]], "k": True}, "k=True: must be a whole number"),
         ({"histories": [["hat"]], "k": 2, "retrieve": "3"}, "retrieve='3': must be a whole number"),
         ({"histories": [["hat"]], "seen": "alow"}, "seen='alow': must be 'filter' or 'allow'"),
-        ({"histories": [["hat"]], "deny": {"ann": ["hat"]}}, "allow, deny: items for all users"),
+        ({"histories": [["hat"]], "deny": {"ann": ["hat"]}}, "generate: items for all users"),
         (
             {"histories": [["hat"]], "allow": pl.DataFrame({"user_id": ["x"], "item_id": ["hat"]})},
-            "allow, deny: items for all users",
+            "allow, deny, generate: items for all users",
         ),
         ({"histories": ["hat"]}, "history of user 0: a list of item ids, not 'hat'"),
         ({"histories": [["hat", None]]}, "histories: an id is missing"),
