@@ -46,7 +46,7 @@ _COMPUTING = _OF_UNITS | frozenset(
 )
 """Functions of numbers, text, dates and lists that compute from their arguments alone."""
 _ROW = "number of the row"
-_MEASURED = "BOOLEAN", "DATE", "TIME", "INTERVAL"  # text is read as these types, also TIMESTAMP
+_READ_TEXT = "BOOLEAN", "DATE", "TIME", "INTERVAL"  # and TIMESTAMP: text beside them is one of them
 
 
 class NoRowsLeftError(InputError):
@@ -160,17 +160,18 @@ def keep_rows(
     choices = []
     for column in condition.columns:
         looks, plain = name(column), _as_text(name(column), kinds[column])
+        beside_text = column in condition.beside_text
         if kinds[column] == "VARCHAR":
             plain = f"{'present' if column in ids else 'stripped'}({name(column)})"
-            if column not in condition.beside_text:
+            if not beside_text:
                 looks = _looks(connection, table, name(column)) or plain
             if column in condition.ordered and looks == plain:
                 raise _refused(condition.written, f"{column} is text, in no order of numbers")
         elif kinds[column] in ("DOUBLE", "FLOAT"):  # NaN is a missing value
             looks = f"nullif({looks}, 'nan')"
-        as_text = column in condition.beside_text and not kinds[column].startswith(_MEASURED)
-        if kinds[column] == "DATE" and column in condition.beside_text:
-            looks += "::timestamp"  # text may have a time of day, which DuckDB cuts off
+        elif kinds[column] == "DATE" and beside_text:  # DuckDB would cut off its time of day
+            looks += "::timestamp"
+        as_text = beside_text and not kinds[column].startswith(_READ_TEXT)
         either = [plain, looks] if as_text else [looks, plain]
         choices.append([looks] if column in condition.ordered else either)
     failed: list[duckdb.Error] = []

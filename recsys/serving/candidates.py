@@ -1,10 +1,8 @@
 """Candidates to score, and the items that may be recommended, in the caller's raw ids."""
 
 import logging
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any, cast
 
 import narwhals as nw
@@ -23,7 +21,7 @@ from recsys.errors import InputError
 from recsys.inference.diversity import UNGROUPED, Cap, Diversity
 from recsys.inference.scorer import user_batches
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.raw_values import id_series, joined_lists, lists_of, report_unknown
+from recsys.serving.raw_values import id_series, integer_of, joined_lists, lists_of, report_unknown
 
 logger = logging.getLogger(__name__)
 
@@ -132,20 +130,11 @@ def chosen_diversity(
 def _cap(items: pl.DataFrame, column: str, most: int) -> Cap:
     if column not in items.columns:
         raise InputError(f"at_most: no column {column!r} among {', '.join(items.columns)}")
-    values, most = items[column], whole_number(f"at_most: {column}", most, 1)
+    values, most = items[column], integer_of(f"at_most: {column}", most, 1)
     if values.dtype.is_nested():
         raise InputError(f"at_most: {column}={most}: needs a column of single values")
     groups = values.rank("dense").cast(pl.Int64).fill_null(UNGROUPED).to_numpy()
     return np.concatenate([[UNGROUPED], groups]), most
-
-
-def whole_number(argument: str, number: Any, least: float = -math.inf) -> int:
-    """Return a number that is whole; an `InputError` if it is not, or too small."""
-    if isinstance(number, bool) or not isinstance(number, Integral):
-        raise InputError(f"{argument}={number!r}: must be a whole number")
-    if number < least:
-        raise InputError(f"{argument}={number}: must be at least {least}")
-    return int(number)
 
 
 def pairs_of(

@@ -1,10 +1,11 @@
-"""Raw ids and times of the caller, checked and turned into series, tokens and integers."""
+"""Raw ids, numbers and times of the caller, checked and turned into series, tokens and integers."""
 
 import logging
 import math
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from itertools import chain
+from numbers import Integral
 from typing import Any
 from uuid import UUID
 
@@ -111,6 +112,15 @@ def report_unknown(
         *(len(ids) - is_known.sum(), len(ids), noun, names, place),
     )
     return is_known
+
+
+def integer_of(argument: str, number: Any, least: float = -math.inf) -> int:
+    """Return a number that is whole; an `InputError` if it is not, or too small."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        raise InputError(f"{argument}={number!r}: must be a whole number")
+    if number < least:
+        raise InputError(f"{argument}={number}: must be at least {least}")
+    return int(number)
 
 
 # --- Times ----------------------------------------------------------------------------------------

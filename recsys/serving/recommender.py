@@ -34,13 +34,12 @@ from recsys.serving.candidates import (
     pair_batches,
     pairs_of,
     read_candidates,
-    whole_number,
 )
 from recsys.serving.explain import explain_items
 from recsys.serving.histories import HistoryReader, RawHistories, Times, UserHistories
 from recsys.serving.index import STATES, IndexedScorer, needs_ranking, open_index, query_encoder
 from recsys.serving.new_items import with_new_items
-from recsys.serving.raw_values import RequestTime, id_series, known_tokens, lists_of
+from recsys.serving.raw_values import RequestTime, id_series, integer_of, known_tokens, lists_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +174,8 @@ class Recommender:
         allowed = chosen_items(self.bundle, allow, deny, where)
         diverse = chosen_diversity(self.bundle, diversity, at_most)
         queries = self._queries(histories, users, at)
-        k = self.bundle.usual_k if k is None else whole_number("k", k, 1)
-        retrieve = None if retrieve is None else whole_number("retrieve", retrieve, k)
+        k = self.bundle.usual_k if k is None else integer_of("k", k, 1)
+        retrieve = None if retrieve is None else integer_of("retrieve", retrieve, k)
         policy = self._seen(seen)
         scorer = self._ranking_scorer(policy, retrieve, allowed)
         find = top_k if diverse is None else partial(diverse_top_k, diversity=diverse)
@@ -271,7 +270,7 @@ class Recommender:
         if allowed is not None and not len(allowed):
             raise InputError("candidates: name at least one item")
         queries = self.read_histories(histories, users)
-        policy, n = self._seen(seen), whole_number("n", n)
+        policy, n = self._seen(seen), integer_of("n", n)
         if not isinstance(model := bundle.model, SequenceToSequence):
             raise InputError(
                 f"{bundle.path}: a model of kind {bundle.experiment.model.kind} generates nothing; "
@@ -305,7 +304,7 @@ class Recommender:
             item_id, the item's name or title if the item table has them, similarity and rank (from
             1), the most similar first; equal ones in the order of the catalogue.
         """
-        k, bundle = whole_number("k", k, 1), self.bundle
+        k, bundle = integer_of("k", k, 1), self.bundle
         token = int(known_tokens([item], bundle.vocabulary, "item", "catalogue").item())
         cosines = (bundle.directions[1:] @ bundle.directions[token]).cpu().numpy()
         cosines[token - 1] = -np.inf

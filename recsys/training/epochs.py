@@ -296,8 +296,9 @@ class ProgressLine(pl.Callback):
         now, level = self._progress.get_time(), logging.DEBUG
         if now - self._logged >= _QUIET and not self._progress.console.is_terminal:
             self._logged, level = now, logging.INFO
-        curve, validated = self._recorder.curve, ""
+        curve = self._recorder.curve
         metrics = curve.epochs[-1]
+        validated = ""
         if MONITOR in metrics:
             validated = f"valid NDCG@10 {metrics[MONITOR]:.4f} (best {curve.best:.4f})  "
         logger.log(

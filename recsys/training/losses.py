@@ -157,12 +157,15 @@ def chunked_cross_entropy(
     """Return the mean over targets [B, L] of -log softmax(logits)[target].
 
     Items that ``excluded`` returns for some sequences [b, L, N], and PAD, are in no softmax; as a
-    target PAD has no loss. Candidates are the catalogue, row = token. With the states [B, L, W]
+    target PAD has no loss. The row of a candidate is its number in both. With the states [B, L, W]
     and items [C, W] of a ``teacher`` the gradient is that of a cross-entropy whose targets are
     mostly its softmax (Hinton et al. 2015, https://arxiv.org/abs/1503.02531); the value stays.
     """
     width = candidates.embeddings.shape[-2]
     candidates = CandidateRepresentation(*map(_aligned, candidates))
+    if teacher is not None:
+        wide = _aligned(teacher[1].to(_working_dtype(teacher[1])))
+        teacher = teacher[0].to(wide.dtype), wide
 
     def loss(scores: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         known = targets[rows], excluded and excluded(rows), width
@@ -336,8 +339,7 @@ def mean_loss(
         rows = head.chunk_rows(1, len(table), table.device)
         history, targets, positions = drop_padding(history, targets, rows)
     if taught is not None:
-        wide = _aligned(taught[1].to(_working_dtype(taught[1])))
-        taught = taught[0].to(wide.dtype).flatten(0, 1)[positions], wide
+        taught = taught[0].flatten(0, 1)[positions], taught[1]
     return chunked_cross_entropy(
         head.logits,
         history,

@@ -73,12 +73,13 @@ def test_the_entire_history_is_excluded_not_only_what_the_model_reads(
     "strategy", [None, Beam(3), Sampling(torch.Generator().manual_seed(0), top_p=0.9)]
 )
 def test_candidates_and_repeats(generating: Recommender, strategy: Strategy | None) -> None:
-    how = {"strategy": strategy, "candidates": pl.DataFrame({"item_id": ["hat", "socks"]}), "n": 3}
+    how = {"strategy": strategy, "candidates": ["hat", "socks"], "n": 3}
     found = lists(generating, [["boots"], ["hat"], ["nothing known"]], **how)
     assert sorted(found[0]) == ["hat", "socks"]
     assert found[1] == ["socks"]
     assert sorted(found[2]) == ["hat", "socks"]
-    (repeated,) = lists(generating, [["hat"]], **how, repeats=True)
+    table = {"candidates": pl.DataFrame({"item_id": ["hat", "socks"]}), "repeats": True}
+    (repeated,) = lists(generating, [["hat"]], **how | table)
     assert repeated == ["socks"] * 3
 
 

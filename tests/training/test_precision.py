@@ -26,9 +26,6 @@ from tests.helpers.logs import log_of_columns
 ITEMS = 30
 
 
-# --- The choice ----------------------------------------------------------------------------------
-
-
 def make_experiment(*overrides: str) -> Experiment:
     tree = {
         "model": {"embedding_dim": 8, "num_heads": 2, "max_sequence_length": 10},
@@ -45,18 +42,18 @@ def histories() -> Histories:
 
 def settled(monkeypatch: pytest.MonkeyPatch, share: float, wanted: str = "auto") -> str:
     monkeypatch.setattr(device, "bf16_share", lambda *_: share)
-    experiment = make_experiment(f"training.precision={wanted}")
-    return settle_precision(experiment)
+    return settle_precision(make_experiment(f"training.precision={wanted}"))
 
 
-def test_bf16_is_taken_where_it_is_clearly_faster_or_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_is_taken_where_it_is_clearly_faster_or_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="recsys.training.device")
     assert settled(monkeypatch, 0.42) == "bf16"
     assert settled(monkeypatch, 0.95) == "float32"
     assert settled(monkeypatch, 0.1, "float32") == "float32"
     assert settled(monkeypatch, 9.0, "bf16") == "bf16"
-
-
-# --- The run -------------------------------------------------------------------------------------
+    assert caplog.messages == ["precision: bf16", "precision: float32"]
 
 
 def test_a_resumed_training_keeps_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
