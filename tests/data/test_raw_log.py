@@ -24,6 +24,7 @@ VIEWS = {"views": "event is null or event <> 'view'"}
 RULES = [*VIEWS.items(), ("no event", "event is not null"), ("returns", "quantity >= 1")]
 BOUGHT, SOLD = "event = 'buy'", "quantity > 0 or event is null"
 RENAMED = Columns(user_id="who", item_id="what", timestamp="at")
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 SPLITS = ["leave_last_out", "leave_last_basket_out", "user_holdout", "global_time"]
 
 DRAWN: dict[str, st.SearchStrategy[Any]] = {
@@ -33,7 +34,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "where": st.sampled_from([None, BOUGHT, SOLD])
     | st.sets(st.sampled_from(RULES), min_size=1).map(dict),
     "time_format": st.sampled_from([None, "%d.%m.%Y %H:%M:%S"]),
-    "since": st.none() | st.integers(0, 20),
+    "since": st.none() | st.integers(0, 10),
     "keep": st.sampled_from([(), ("quantity",)]),
     "session_gap": st.none() | st.integers(1, 8),
     "duplicates": st.sampled_from(["keep", "drop_exact", "first", "last"]),
@@ -54,7 +55,7 @@ def rows(size: int = 25) -> st.SearchStrategy[list[tuple[Any, ...]]]:
         st.sampled_from(["buy", "view", None]),
         st.integers(0, 3),
     )
-    return st.lists(row, min_size=1, max_size=size)
+    return st.lists(row, min_size=8, max_size=size)
 
 
 def raw_log(
@@ -62,8 +63,7 @@ def raw_log(
 ) -> pl.DataFrame:
     schema = ["user_id", "item_id", "timestamp", "event", "quantity"]
     log = pl.DataFrame(drawn, schema=schema, orient="row", infer_schema_length=None)
-    begin = datetime(2024, 1, 1, tzinfo=UTC)
-    dates = [begin + timedelta(seconds=time) for time in log["timestamp"]]
+    dates = [BEGIN + timedelta(seconds=time) for time in log["timestamp"]]
     forms: dict[str, Any] = {
         "integers": log["timestamp"],
         "numbers": log["timestamp"] + 0.5,
@@ -122,6 +122,8 @@ def test_a_raw_log_gives_the_histories_of_the_dataset(
 ) -> None:
     if times != "text":
         data = data.model_copy(update={"time_format": None})
+    if data.since is not None and times in ("dates", "text"):
+        data = data.model_copy(update={"since": BEGIN.timestamp() + data.since})
     log = raw_log(drawn, times, ids, data.time_format)
     names = {"user_id": "who", "item_id": "what", "timestamp": "at"}
     trained = log.rename(names) if data.columns and data.columns.user_id == "who" else log
