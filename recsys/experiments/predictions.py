@@ -34,7 +34,8 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
     levels [U, I + 1]: the dense rank of each score among those of its user, 1 the lowest.
 
     Raises:
-        InputError: the table cannot be read, a score is no number, or a pair has two.
+        InputError: the table cannot be read, or has other ids than the dataset; a score is no
+            number, or a pair has two.
     """
     origin = str(source) if isinstance(source, str | os.PathLike) else "the predictions"
     table = read_table(source, ["user_id", "item_id", "score"], origin)
@@ -46,6 +47,9 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
     items = dataset.vocabulary.encode(plain_ids(table["item_id"])).astype(np.int64)
     frame = pl.DataFrame({"user": users, "item": items, "score": scores})
     frame = frame.filter(pl.col("user") >= 0, pl.col("item") != PAD)
+    if frame.is_empty():
+        first = ", ".join(map(repr, table.head(1).rows()))
+        raise InputError(f"{origin}: no row is of a user and an item of the dataset; row 1: {first}")
     if lacking := len(table) - len(frame):
         message = "%s: %d of %d rows are of users or items that the dataset lacks: left out"
         logger.warning(message, origin, lacking, len(table))

@@ -92,6 +92,7 @@ def test_whole_floats_are_ids(tmp_path: Path) -> None:
         ([("ann", "hat", "much")], "row 1: score 'much' is no number"),
         ([("ann", "hat", 1.0), ("ann", "hat", 2.0)], "user_id 'ann' has item_id 'hat' twice"),
         ([("ann", "hat", float("nan"))], "is no number"),
+        ([(1, 2, 0.5)], r"no row is of a user and an item of the dataset; row 1: \(1, 2, 0.5\)"),
     ],
 )
 def test_wrong_predictions_are_one_line(
