@@ -13,7 +13,7 @@ from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
-from recsys.data.manifest import OUTSIDE, AppendedLog, Manifest
+from recsys.data.manifest import AppendedLog, Manifest
 from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
 from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import TableSource
@@ -80,8 +80,7 @@ def append(
         if new.fingerprint in (old.manifest.log_fingerprint, *earlier):
             logger.warning("%s: its rows are in %s already", new.origin, path)
             return old
-        outside = pl.read_parquet(file) if (file := path / OUTSIDE).exists() else old.item_table[:0]
-        before, added = _rows_of(old, outside["item_id"]), _rows_of_log(new, old)
+        before, added = _rows_of(old, old.outside["item_id"]), _rows_of_log(new, old)
         if new.columns.position is not None:
             for row in added.join(before, on=["user_id", "timestamp"], how="semi")[:1].rows():
                 raise InputError(
@@ -96,7 +95,7 @@ def append(
         log.dropped = Counter(old.manifest.dropped) + new.dropped
         filter_log(log, config)
         people = _of_persons(old.user_table, config)
-        every_item = pl.concat([old.item_table, outside], how="diagonal_relaxed")
+        every_item = pl.concat([old.item_table, old.outside], how="diagonal_relaxed")
         item_rows = read_features(items, config, "the item table")
         user_rows = read_features(users, config, "the user table")
         entry = AppendedLog(

@@ -67,6 +67,8 @@ def with_ids_of_log(
             names = " or ".join(repr(name) for name in dict.fromkeys((key, column)))
             raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
         features = features.rename({column: key})
+    elif column != key and column in features.columns:
+        raise InputError(f"{origin}: has {key!r} and {column!r}, of which one may name the ids")
     kind = features[key].dtype
     if kind.is_nested() or isinstance(kind, pl.Binary | pl.Duration | pl.Object):
         raise InputError(f"{origin}: column {key!r}: ids must be integers or text, not {kind}")

@@ -393,6 +393,10 @@ class _Rows:
     def _numbers(self, column: str, number: str) -> tuple[str, str]:
         bad = f"not isfinite({number}) or abs({number}) >= 2.0 ** 63"
         self._refuse(column, bad, "not a finite number of at most 64 bits")
+        coarse = f"bool_or(abs({number}) < 1e8 and {number} <> floor({number}))"
+        if column == self.log.columns.timestamp and self._facts(coarse)[0]:
+            message = "%s: column %r: fractions of times count for the order of rows only"
+            logger.warning(message, self.log.origin, column)
         return number, f"floor({number})::bigint"
 
     def _kept(self, column: str) -> str:
@@ -479,9 +483,13 @@ def filter_log(log: Log, config: DataConfig) -> None:
     until = config.split.test_until if isinstance(config.split, GlobalTime) else None
     for reason, side, given in (("since", "<", config.since), ("test_until", ">=", until)):
         if given is not None and log.rows:
-            if log.are_dates and not isinstance(given, str) and 0 < given < 1e8:  # in 1973
-                raise InputError(f"data.{reason}: {given:.0f} is no date, as the log's times are")
             (usual,) = log.first("select approx_quantile(timestamp::double, 0.5) from log")
+            dated = isinstance(given, str)
+            if dated != log.are_dates and 0 < (usual if dated else float(given)) < 1e8:  # in 1973
+                isnt, are = ("a", "no dates") if dated else ("no", "dates")
+                raise InputError(
+                    f"data.{reason}: {given} is {isnt} date, the log's times are {are}"
+                )
             log.drop("log", reason, f"timestamp {side} {time_like(given, usual)!r}")
     if config.duplicates != "keep":
         same = "u, i, timestamp" if config.duplicates == "drop_exact" else "u, i"

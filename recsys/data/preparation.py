@@ -1,5 +1,6 @@
 """How a log becomes the folder of a prepared dataset: open, check, filter, order, cut, write."""
 
+import filecmp
 import hashlib
 import json
 import logging
@@ -66,11 +67,11 @@ def write_dataset(
             files = folder / "files"
             manifest = build(log, config, files, features, user_table, choose_split=choose_split)
             with sole_use(out, "prepares it", PATIENCE):
-                if not _is_there(manifest, out):
+                if not _is_there(manifest, files, out):
                     put_in_place(manifest, files, out)
 
 
-def _is_there(manifest: Manifest, out: Path) -> bool:
+def _is_there(manifest: Manifest, files: Path, out: Path) -> bool:
     """Return whether a folder holds this dataset, and what an append needs beside it, intact."""
     previous = Manifest.previous(out)
     names = ("fingerprint", "log_fingerprint", "settings", "columns", "counts", "dropped")
@@ -80,7 +81,7 @@ def _is_there(manifest: Manifest, out: Path) -> bool:
         previous.verify(out)
     except InputError:
         return False
-    return True
+    return not filecmp.cmpfiles(files, out, [OUTSIDE], shallow=False)[1]
 
 
 def put_in_place(manifest: Manifest, files: Path, out: Path) -> None:

@@ -18,7 +18,14 @@ from recsys.config.data import Columns, DataConfig, Split
 from recsys.config.experiment import RequestTime
 from recsys.data.database import check_memory
 from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
-from recsys.data.manifest import ARRAYS, INTERACTIONS, Manifest, broken_rule, count_copies
+from recsys.data.manifest import (
+    ARRAYS,
+    INTERACTIONS,
+    OUTSIDE,
+    Manifest,
+    broken_rule,
+    count_copies,
+)
 from recsys.data.preparation import write_dataset
 from recsys.data.splits import Holdout, find_targets
 from recsys.data.tables import TableSource
@@ -160,13 +167,27 @@ class PreparedDataset:
         """The ids of the U users, in the order of `user_table`."""
         return self.user_table["user_id"]
 
+    @property
+    def outside(self) -> pl.DataFrame:
+        """The items, with features, of the interactions outside the catalogue, in order."""
+        file = self.path / OUTSIDE
+        return pl.read_parquet(file) if file.exists() else self.item_table[:0]
+
     @cached_property
     def interaction_table(self) -> pl.DataFrame:
-        """user_id, item_id (null outside the catalogue) and kept columns of the log [N rows]."""
+        """user_id, item_id (null outside the catalogue) and kept columns of the log [N rows].
+
+        Raises:
+            InputError: another dataset is in the folder by now.
+        """
         users = np.repeat(np.arange(self.num_users), np.diff(self.offsets))
         ids = self.user_ids.gather(users), self.vocabulary.decode(self.items).alias("item_id")
         if INTERACTIONS not in self.manifest.files:
             return pl.DataFrame(ids)
+        if Manifest.read(self.path).files != self.manifest.files:
+            raise InputError(
+                f"{self.path}: has been written anew since it was opened: open it again"
+            )
         return pl.DataFrame(ids).hstack(pl.read_parquet(self.path / INTERACTIONS))
 
     @property

@@ -49,7 +49,9 @@ def read_scores(source: TableSource, dataset: PreparedDataset) -> csr_array:
     frame = frame.filter(pl.col("user") >= 0, pl.col("item") != PAD)
     if frame.is_empty():
         first = ", ".join(map(repr, table.head(1).rows()))
-        raise InputError(f"{origin}: no row is of a user and an item of the dataset; row 1: {first}")
+        raise InputError(
+            f"{origin}: no row is of a user and an item of the dataset; row 1: {first}"
+        )
     if lacking := len(table) - len(frame):
         message = "%s: %d of %d rows are of users or items that the dataset lacks: left out"
         logger.warning(message, origin, lacking, len(table))

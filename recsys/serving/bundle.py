@@ -346,6 +346,7 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
         return bundle.encoders.read(dataset)
     ours = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
     items = ours.astype(np.int32)[dataset.items]
+    items[dataset.items == PAD] = bundle.vocabulary.encode(dataset.outside["item_id"])
     _, targets, _ = dataset.target_positions(part)
     outside = int((items[targets] == PAD).sum())
     if outside:

@@ -204,7 +204,10 @@ class HistoryReader:
         listed = Histories(self.vocabulary.encode(items), offsets)
         if users is None:
             timed, gap = self._timed(listed, None, times)
-            return UserHistories.of_tokens(id_series(keys, "users of the histories"), timed, gap)
+            ids = id_series(keys, "users of the histories")
+            for twice in ids.filter(ids.is_duplicated())[:1]:  # 1 and "1"
+                raise InputError(f"histories: user {twice!r} has two")
+            return UserHistories.of_tokens(ids, timed, gap)
         ids, known = self._of_dataset(users)
         if len(known) != len(lists):
             raise InputError(f"histories: {len(lists)} lists for {len(known)} users")
@@ -232,18 +235,20 @@ class HistoryReader:
         own = np.zeros(len(owners), dtype=np.int64)
         if values:
             own[~is_missing] = times_on_scale(np.concatenate(values), self.newest, "times")
-        if is_missing.any() and gap is not None:
-            logger.warning(
-                "%d of %d histories have no times, which the model reads: it takes %d, the median "
-                "of the log, between two interactions; times are ranked better",
-                *(len(np.unique(owners[is_missing])), len(listed), gap),
-            )
-            begins = np.full(len(listed), -gap)
+        if is_missing.any():
+            if gap is not None:
+                logger.warning(
+                    "%d of %d histories have no times, which the model reads: it takes %d, the "
+                    "median of the log, between two interactions; times are ranked better",
+                    *(len(np.unique(owners[is_missing])), len(listed), gap),
+                )
+            step = np.int64(gap or 0)
+            begins = np.full(len(listed), -step)
             if known is not None and known.times is not None:
                 newest = np.append(known.times, 0)[known.offsets[1:] - 1]
                 begins = np.where(known.lengths > 0, newest, 0)
             numbers = np.arange(1, len(own) + 1) - listed.offsets[:-1][owners]
-            own = np.where(is_missing, begins[owners] + numbers * np.int64(gap), own)
+            own = np.where(is_missing, begins[owners] + numbers * step, own)
         order = np.lexsort((own, owners))
         timed = Histories(listed.items[order], listed.offsets, own[order])
         return timed, gap if is_missing.any() else None
@@ -284,6 +289,11 @@ class HistoryReader:
         if "session" in rows.columns:
             rows = rows.filter(pl.col("session") == pl.col("session").max().over("user_id"))
         lengths = _of_users(users, rows.group_by("user_id").len())["len"].fill_null(0).to_numpy()
+        if lengths.sum() != len(rows):
+            raise InputError(
+                f"{origin}: user ids are numbers, such as 12.0, in the rows that count and text in "
+                f"others, such as {users[-1]!r}: write them in one way"
+            )
         kept = [pl.col(KEPT + name).alias(name) for name in features]
         return users, Histories(
             self.vocabulary.encode(rows["item_id"]),
@@ -310,7 +320,7 @@ class HistoryReader:
             return None
         rows = log.table()
         if data.session_gap is None:
-            return rows.cast({"user_id": users.dtype})
+            return rows.cast({"user_id": users.dtype}).sort("user_id", maintain_order=True)
         # Users are USER#1, USER#2, …, USER#10.
         session = pl.col("user_id").str.extract(r"#(\d+)$").cast(pl.Int64)
         rows = rows.with_columns(user_of_session(rows["user_id"]), session=session)

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from recsys.config.data import DataConfig
@@ -73,6 +74,16 @@ def test_a_dataset_is_reused_or_replaced(dataset: PreparedDataset) -> None:
     assert again.user_ids.to_list() == ["a", "b"]
     assert dataset.items.tolist()[:4] == [2, 1, 2, 0], "what is open stays readable"
     assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]
+    for name in ("late", "later"):  # of item 9, which only the test part has
+        items = pl.DataFrame({"item_id": [3, 9], "name": ["early", name]})
+        again = prepare(LOG.with_columns(n=1), DataConfig(keep=["n"]), dataset.path, items=items)
+        assert name in again.outside["name"].to_list()
+    prepare(LOG.with_columns(n=2), DataConfig(keep=["n"]), dataset.path)
+    with pytest.raises(InputError, match="has been written anew since it was opened"):
+        _ = again.interaction_table
+    skus = {"source": LOG.rename({"item_id": "sku"}), "items": items.with_columns(sku=9)}
+    with pytest.raises(InputError, match="has 'item_id' and 'sku', of which one may name the ids"):
+        prepare(**skus, out=dataset.path, item="sku")
 
 
 def test_the_fingerprint_is_stable(tmp_path: Path) -> None:

@@ -171,6 +171,20 @@ def test_views_are_no_purchases() -> None:
         assert nobody.histories.lengths.tolist() == [0, 0]
 
 
+def test_a_user_whose_rows_are_dropped_may_be_text_among_numbers(tmp_path: Path) -> None:
+    """The rows that are left have numbers, of which 9 comes before 10."""
+    rows, file = ["user_id,item_id,timestamp", "9,a,1", "10,c,2", "9,b,3"], tmp_path / "log.csv"
+    file.write_text("\n".join([*rows, "guest,a,4"]))
+    reader = HistoryReader(DataConfig(where="user_id <> 'guest'"), CATALOGUE)
+    found = reader.read(file)
+    assert found.user_ids.to_list() == ["10", "9", "guest"]
+    assert found.histories.offsets.tolist() == [0, 1, 3, 3]
+    assert found.histories.items.tolist() == [3, 1, 2]
+    file.write_text("\n".join([*rows, "guest,a,4"]).replace("9,", "9.0,"))
+    with pytest.raises(InputError, match="log.csv: user ids are numbers.*such as 'guest'"):
+        reader.read(file)
+
+
 def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:
     log = pl.DataFrame({"user_id": [7], "item_id": ["a"], "timestamp": [1]})
     with pytest.raises(InputError, match="no column 'event'.*the columns of histories") as error:

@@ -74,10 +74,15 @@ def test_text_beside_times_is_a_time(where: str, zone: str | None) -> None:
     assert keep_where(table, where, "log").equals(table.head(1))
 
 
-def test_a_number_is_no_earliest_date(tmp_path: Path) -> None:
+def test_a_number_is_no_earliest_date(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = pl.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "date": ["20231230", "20240105"]})
     with pytest.raises(InputError, match="data.since: 20240101 is no date"):
         recsys.prepare(log, out=tmp_path / "out", since=20240101)
+    serial = log.with_columns(date=pl.Series([45290.25, 45296.5]))  # days of a spreadsheet
+    until = GlobalTime(test_until="2024-01-01")
+    with pytest.raises(InputError, match="data.test_until: 2024-01-01 is a date, the log's times"):
+        recsys.prepare(serial, out=tmp_path / "out", split=until)
+    assert "column 'date': fractions of times count for the order" in caplog.text
     days = pl.DataFrame({"date": ["30.12.2023", "05.01.2024"], "time": [1830, 930]})
     log = log.drop("date").hstack(days)
     with pytest.raises(InputError, match="which column is the time, date or time"):
@@ -91,10 +96,11 @@ def test_conditions_and_times_are_settings_of_the_dataset(tmp_path: Path) -> Non
     chosen = prepare(FRAME, out=out, where="sku <> 'b'")
     assert chosen.fingerprint != plain.fingerprint
     assert chosen.config.where == "sku <> 'b'"
-    prepare(FRAME, out=out, since=datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC))
+    dated = FRAME.with_columns(pl.col("bought_at") + 1_700_000_000)
+    prepare(dated, out=out, since=datetime(2023, 11, 14, 22, 13, 23, tzinfo=UTC))
     late = PreparedDataset.open(out)
     assert (late.manifest.counts["interactions"], late.manifest.dropped["since"]) == (2, 2)
-    assert late.config.since == "1970-01-01T00:00:03+00:00"
+    assert late.config.since == "2023-11-14T22:13:23+00:00"
 
 
 FRAME = pl.DataFrame(

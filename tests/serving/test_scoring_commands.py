@@ -92,7 +92,7 @@ def test_a_table_is_cut_and_names_the_items(
 def later(tmp_path: Path) -> PreparedDataset:
     """Other users at later times; tokens differ, since the anorak comes first in the alphabet."""
     purchases = {
-        7: ["anorak", "boots", "hat", "anorak"],
+        7: ["anorak", "socks", "hat", "anorak"],
         8: ["hat", "socks", "boots"],
         9: ["anorak", "hat", "anorak"],
     }
