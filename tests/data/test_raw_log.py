@@ -192,6 +192,16 @@ def test_a_missing_column_of_a_rule_is_refused_by_name() -> None:
     assert "\n" not in str(error.value)
     lists = HistoryReader(DataConfig(where=VIEWS), CATALOGUE).read({7: ["a"]})
     assert lists.histories.items.tolist() == [1]
+    with pytest.raises(InputError, match="histories: user '1' has two"):
+        HistoryReader(DataConfig(), CATALOGUE).read({1: ["a"], "1": ["b"]})
+
+
+def test_new_items_without_times_come_after_the_past(tmp_path: Path) -> None:
+    log = log_of_columns([5, 5, 5, 7, 7, 7], list("abcabc"), range(6))
+    dataset = prepare(log, out=tmp_path / "data")
+    reader = HistoryReader(dataset.config, dataset.vocabulary, dataset=dataset)
+    found = reader.read([["a"], ["b"]], users=[5, 7], times=[[9], None]).histories
+    assert found.items.tolist() == [1, 2, 1, 1, 2, 2]
 
 
 def test_the_tenth_session_is_newer_than_the_ninth() -> None:
