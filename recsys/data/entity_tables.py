@@ -68,7 +68,7 @@ def with_ids_of_log(
             raise InputError(f"{origin}: no column {names} among {', '.join(features.columns)}")
         features = features.rename({column: key})
     elif column != key and column in features.columns:
-        raise InputError(f"{origin}: has {key!r} and {column!r}, of which one may name the ids")
+        raise InputError(f"{origin}: leave out {key!r} or {column!r}: only one can hold the ids")
     kind = features[key].dtype
     if kind.is_nested() or isinstance(kind, pl.Binary | pl.Duration | pl.Object):
         raise InputError(f"{origin}: column {key!r}: ids must be integers or text, not {kind}")

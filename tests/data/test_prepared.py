@@ -82,7 +82,7 @@ def test_a_dataset_is_reused_or_replaced(dataset: PreparedDataset) -> None:
     with pytest.raises(InputError, match="has been written anew since it was opened"):
         _ = again.interaction_table
     skus = {"source": LOG.rename({"item_id": "sku"}), "items": items.with_columns(sku=9)}
-    with pytest.raises(InputError, match="has 'item_id' and 'sku', of which one may name the ids"):
+    with pytest.raises(InputError, match="leave out 'item_id' or 'sku': only one can hold"):
         prepare(**skus, out=dataset.path, item="sku")
 
 
