@@ -29,7 +29,7 @@ def run_suite(
 ) -> dict[str, list[str]]:
     """Run all runs of a suite that are not finished; an interrupted suite resumes.
 
-    A run is finished if the tracking store has one of the same data, model and settings. A run that
+    A run is finished if the tracking store has one of that name, data, model and settings. One that
     refuses its data, as EASE refuses a large catalogue, is skipped with a warning. ``prepared``
     finds or prepares the dataset of an experiment; trained models go to folders in ``out``.
 
@@ -77,7 +77,7 @@ def _run(experiment: Experiment, dataset: PreparedDataset, out: Path) -> str | N
     """Return the id of an experiment's run, finished now or before; None if it was refused."""
     name, is_model = experiment.name, experiment.baseline is None
     settings = flatten(experiment) if is_model else baseline_settings(experiment)
-    identity = experiment.tracking, dataset, experiment.family, settings
+    identity = name, experiment.tracking, dataset, experiment.family, settings
     if (done := finished_run(*identity)) is not None:
         logger.info("%s: already finished, run %s", name, done[:8])
         return done

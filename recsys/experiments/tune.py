@@ -76,12 +76,12 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
             hint = did_you_mean(name, known)
             raise InputError(f"tune: space: {name}: {experiment.name} has no such field{hint}")
     space = {f"space.{name}": str(values) for name, values in search.space.items()}
-    identity = config_fingerprint(dataset, "tune", flatten(experiment) | space)
+    planned = with_enough_epochs(experiment, dataset)  # refuses what no trial could be trained on
+    identity = config_fingerprint(dataset, "tune", flatten(planned) | space)
     name = f"{experiment.name}-{identity[:8]}"
     database = experiment.tracking.database or Path("mlflow.db").absolute()
     storage = f"sqlite:///{database.with_name('optuna.db')}"
     with sole_use(database.with_name(name), "runs the search"):
-        with_enough_epochs(experiment, dataset)  # refuses what no trial could be trained on
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # this module logs what users must know
         study = optuna.create_study(
             storage=storage,

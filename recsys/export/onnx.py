@@ -60,7 +60,7 @@ class ExportManifest(FolderManifest):
     max_sequence_length: int
     """The most items of a history, the latest ones, that the encoder takes."""
     times: TimesRead
-    """The times that the encoder takes beside the items; the last column is the request time."""
+    """The times that the encoder takes: of a row's items and, right after them, of its request."""
     seen: Literal["filter", "allow"]
     int8: bool
     largest_difference: float

@@ -214,11 +214,16 @@ def _reopen(client: MlflowClient, run_id: str, uri: str) -> Tracker | None:
 
 
 def finished_run(
-    tracking: TrackingConfig, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
+    name: str,
+    tracking: TrackingConfig,
+    dataset: PreparedDataset,
+    model: str,
+    settings: Mapping[str, Any],
 ) -> str | None:
     """Return the latest finished run, not ended early by Ctrl-C, that `track` would only repeat."""
     client, experiment_id = open_store(tracking)
     wanted = f"tags.{_FINGERPRINT} = '{config_fingerprint(dataset, model, settings)}'"
+    wanted += f" and attributes.run_name = '{name}'"
     found = client.search_runs([experiment_id], f"{wanted} and attributes.status = 'FINISHED'")
     return next((run.info.run_id for run in found if "interrupted" not in run.data.tags), None)
 

@@ -196,6 +196,10 @@ def test_a_small_log_without_named_epochs_is_trained_for_more_of_them_and_once(
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     assert client.get_run(run).data.params["training.max_epochs"] == "42"
     assert run_suite(suite, lambda _: dataset, tmp_path / "runs") == runs
+    changes["models"] = [TREE["models"][0] | {"name": "renamed"}]  # a row has the name of now
+    others = run_suite(make_suite(tmp_path, **changes), lambda _: dataset, tmp_path / "runs")
+    assert others["every"][0] != run
+    assert others["every"][1:] == runs["every"][1:]
 
 
 def test_a_run_that_refuses_its_data_is_skipped(
