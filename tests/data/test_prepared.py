@@ -76,14 +76,14 @@ def test_a_dataset_is_reused_or_replaced(dataset: PreparedDataset) -> None:
     assert [path.name for path in dataset.path.parent.iterdir()] == ["out"]
     for name in ("late", "later"):  # of item 9, which only the test part has
         items = pl.DataFrame({"item_id": [3, 9], "name": ["early", name]})
-        again = prepare(LOG.with_columns(n=1), DataConfig(keep=["n"]), dataset.path, items=items)
+        again = prepare(LOG.with_columns(n=1), DataConfig(keep=("n",)), dataset.path, items=items)
         assert name in again.outside["name"].to_list()
-    prepare(LOG.with_columns(n=2), DataConfig(keep=["n"]), dataset.path)
+    prepare(LOG.with_columns(n=2), DataConfig(keep=("n",)), dataset.path)
     with pytest.raises(InputError, match="has been written anew since it was opened"):
         _ = again.interaction_table
-    skus = {"source": LOG.rename({"item_id": "sku"}), "items": items.with_columns(sku=9)}
+    skus, items = LOG.rename({"item_id": "sku"}), items.with_columns(sku=9)
     with pytest.raises(InputError, match="leave out 'item_id' or 'sku': only one can hold"):
-        prepare(**skus, out=dataset.path, item="sku")
+        prepare(skus, out=dataset.path, items=items, item="sku")
 
 
 def test_the_fingerprint_is_stable(tmp_path: Path) -> None:
