@@ -80,7 +80,8 @@ def append(
         if new.fingerprint in (old.manifest.log_fingerprint, *earlier):
             logger.warning("%s: its rows are in %s already", new.origin, path)
             return old
-        before, added = _rows_of(old, old.outside["item_id"]), _rows_of_log(new, old)
+        outside = old.outside
+        before, added = _rows_of(old, outside["item_id"]), _rows_of_log(new, old)
         if new.columns.position is not None:
             for row in added.join(before, on=["user_id", "timestamp"], how="semi")[:1].rows():
                 raise InputError(
@@ -95,7 +96,7 @@ def append(
         log.dropped = Counter(old.manifest.dropped) + new.dropped
         filter_log(log, config)
         people = _of_persons(old.user_table, config)
-        every_item = pl.concat([old.item_table, old.outside], how="diagonal_relaxed")
+        every_item = pl.concat([old.item_table, outside], how="diagonal_relaxed")
         item_rows = read_features(items, config, "the item table")
         user_rows = read_features(users, config, "the user table")
         entry = AppendedLog(

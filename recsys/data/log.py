@@ -483,14 +483,7 @@ def filter_log(log: Log, config: DataConfig) -> None:
     until = config.split.test_until if isinstance(config.split, GlobalTime) else None
     for reason, side, given in (("since", "<", config.since), ("test_until", ">=", until)):
         if given is not None and log.rows:
-            (usual,) = log.first("select approx_quantile(timestamp::double, 0.5) from log")
-            dated = isinstance(given, str)
-            if dated != log.are_dates and 0 < (usual if dated else float(given)) < 1e8:  # in 1973
-                isnt, are = ("a", "no dates") if dated else ("no", "dates")
-                raise InputError(
-                    f"data.{reason}: {given} is {isnt} date, the log's times are {are}"
-                )
-            log.drop("log", reason, f"timestamp {side} {time_like(given, usual)!r}")
+            _drop_by_time(log, reason, side, given)
     if config.duplicates != "keep":
         same = "u, i, timestamp" if config.duplicates == "drop_exact" else "u, i"
         kept = "max" if config.duplicates == "last" else "min"
@@ -508,6 +501,17 @@ def filter_log(log: Log, config: DataConfig) -> None:
     if not log.rows:
         dropped = ", ".join(f"{reason}: {count:,}" for reason, count in log.dropped.items())
         raise InputError(f"{log.origin}: no row is left by the rules of data ({dropped})")
+
+
+def _drop_by_time(log: Log, reason: str, side: str, given: str | float) -> None:
+    """Drop the rows on a side of a time; refuse a date where times are none, or the reverse."""
+    (usual,) = log.first("select approx_quantile(timestamp::double, 0.5) from log")
+    if isinstance(given, str):
+        if not log.are_dates and 0 < usual < 1e8:  # in 1973
+            raise InputError(f"data.{reason}: {given} is a date, the log's times are no dates")
+    elif log.are_dates and 0 < given < 1e8:
+        raise InputError(f"data.{reason}: {given:.0f} is no date, as the log's times are")
+    log.drop("log", reason, f"timestamp {side} {time_like(given, usual)!r}")
 
 
 def _split_sessions(log: Log, gap: int) -> None:

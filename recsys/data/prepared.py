@@ -169,9 +169,12 @@ class PreparedDataset:
 
     @property
     def outside(self) -> pl.DataFrame:
-        """The items, with features, of the interactions outside the catalogue, in order."""
-        file = self.path / OUTSIDE
-        return pl.read_parquet(file) if file.exists() else self.item_table[:0]
+        """The items, with features, of the interactions outside the catalogue, in order.
+
+        Raises:
+            InputError: another dataset is in the folder by now.
+        """
+        return self._read(OUTSIDE) if OUTSIDE in self.manifest.files else self.item_table[:0]
 
     @cached_property
     def interaction_table(self) -> pl.DataFrame:
@@ -184,11 +187,14 @@ class PreparedDataset:
         ids = self.user_ids.gather(users), self.vocabulary.decode(self.items).alias("item_id")
         if INTERACTIONS not in self.manifest.files:
             return pl.DataFrame(ids)
+        return pl.DataFrame(ids).hstack(self._read(INTERACTIONS))
+
+    def _read(self, name: str) -> pl.DataFrame:
         if Manifest.read(self.path).files != self.manifest.files:
             raise InputError(
                 f"{self.path}: has been written anew since it was opened: open it again"
             )
-        return pl.DataFrame(ids).hstack(pl.read_parquet(self.path / INTERACTIONS))
+        return pl.read_parquet(self.path / name)
 
     @property
     def in_training(self) -> Bools:

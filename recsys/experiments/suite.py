@@ -77,7 +77,7 @@ def _run(experiment: Experiment, dataset: PreparedDataset, out: Path) -> str | N
     """Return the id of an experiment's run, finished now or before; None if it was refused."""
     name, is_model = experiment.name, experiment.baseline is None
     settings = flatten(experiment) if is_model else baseline_settings(experiment)
-    identity = name, experiment.tracking, dataset, experiment.family, settings
+    identity = experiment, dataset, experiment.family, settings
     if (done := finished_run(*identity)) is not None:
         logger.info("%s: already finished, run %s", name, done[:8])
         return done

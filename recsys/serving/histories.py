@@ -205,8 +205,8 @@ class HistoryReader:
         if users is None:
             timed, gap = self._timed(listed, None, times)
             ids = id_series(keys, "users of the histories")
-            for twice in ids.filter(ids.is_duplicated())[:1]:  # 1 and "1"
-                raise InputError(f"histories: user {twice!r} has two")
+            if len(twice := ids.filter(ids.is_duplicated())):  # 1 and "1"
+                raise InputError(f"histories: user {twice[0]!r} has two")
             return UserHistories.of_tokens(ids, timed, gap)
         ids, known = self._of_dataset(users)
         if len(known) != len(lists):
@@ -318,14 +318,12 @@ class HistoryReader:
             filter_log(log, data)
         except InputError:  # all rows are before data.since
             return None
-        rows = log.table()
-        if data.session_gap is None:
-            return rows.cast({"user_id": users.dtype}).sort("user_id", maintain_order=True)
-        # Users are USER#1, USER#2, …, USER#10.
-        session = pl.col("user_id").str.extract(r"#(\d+)$").cast(pl.Int64)
-        rows = rows.with_columns(user_of_session(rows["user_id"]), session=session)
-        rows = rows.cast({"user_id": users.dtype})
-        return rows.sort("user_id", "session", maintain_order=True)
+        rows, order = log.table(), ["user_id"]
+        if data.session_gap is not None:  # users are USER#1, USER#2, …, USER#10
+            session = pl.col("user_id").str.extract(r"#(\d+)$").cast(pl.Int64)
+            rows = rows.with_columns(user_of_session(rows["user_id"]), session=session)
+            order.append("session")
+        return rows.cast({"user_id": users.dtype}).sort(order, maintain_order=True)
 
     def _user_table(self, users: pl.Series, rows: pl.DataFrame, origin: str) -> pl.DataFrame:
         names = self.encoders.users.columns

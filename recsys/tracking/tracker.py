@@ -19,7 +19,7 @@ from mlflow.utils.file_utils import local_file_uri_to_path
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_PARENT_RUN_ID
 from mlflow.utils.uri import is_local_uri
 
-from recsys.config.experiment import Experiment, TrackingConfig
+from recsys.config.experiment import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated, one_line, undivided
 from recsys.evaluation.candidates import Candidates, protocol_tags
@@ -214,16 +214,12 @@ def _reopen(client: MlflowClient, run_id: str, uri: str) -> Tracker | None:
 
 
 def finished_run(
-    name: str,
-    tracking: TrackingConfig,
-    dataset: PreparedDataset,
-    model: str,
-    settings: Mapping[str, Any],
+    experiment: Experiment, dataset: PreparedDataset, model: str, settings: Mapping[str, Any]
 ) -> str | None:
     """Return the latest finished run, not ended early by Ctrl-C, that `track` would only repeat."""
-    client, experiment_id = open_store(tracking)
+    client, experiment_id = open_store(experiment.tracking)
     wanted = f"tags.{_FINGERPRINT} = '{config_fingerprint(dataset, model, settings)}'"
-    wanted += f" and attributes.run_name = '{name}'"
+    wanted += f" and attributes.run_name = '{experiment.name}'"
     found = client.search_runs([experiment_id], f"{wanted} and attributes.status = 'FINISHED'")
     return next((run.info.run_id for run in found if "interrupted" not in run.data.tags), None)
 
