@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, 
 # fits in its cache: for 346 histories of Beauty, 12,101 items and target attention, steps of 2^24
 # elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = (1 << 12, 1 << 19), (1 << 17, 1 << 26)
+_MOST_PAIRS = 1 << 29
+"""The most numbers in matrices of pairs of items: 2 GiB, which one of 23,000 items takes."""
 
 
 class ModelScorer:
@@ -56,6 +58,7 @@ class ModelScorer:
         self._max_sequence_length = max_sequence_length
         self._states = states
         self._kept: CandidateRepresentation | None = None
+        self._read = 0  # purchases of the histories that all items were scored for
 
     @property
     def _device(self) -> torch.device:
@@ -78,7 +81,7 @@ class ModelScorer:
         """
         with evaluating(self._model):
             if candidates is None:
-                scores = self._scores_of_shared(histories, self._by_dimension)
+                scores = self._scores_of_all(histories)
                 scores[:, PAD] = -torch.inf
                 return scores
             tokens = torch.from_numpy(candidates.astype(np.int64)).to(self._device)
@@ -126,6 +129,84 @@ class ModelScorer:
         """
         items = self._catalogue()
         return items._replace(embeddings=items.embeddings.mT.contiguous().mT)
+
+    def _scores_of_all(self, histories: Histories) -> Tensor:
+        if not self._sums_pairs(histories):
+            return self._scores_of_shared(histories, self._by_dimension)
+        scores = torch.empty(len(histories), self.num_items + 1, device=self._device)
+        step = max(1, self._step[1] // self.num_items)
+        for rows, batch in self._batches(histories):
+            last, indices = self._encode_last(batch), torch.from_numpy(rows).to(self._device)
+            read = batch.latest(last.keys.shape[2])
+            for start in range(0, len(rows), step):
+                some = slice(start, start + step)
+                own = self._attended(read[some])
+                own.addmm_(last.state[some], self._by_dimension.embeddings.mT)
+                scores.index_copy_(0, indices[some], own)
+        return scores
+
+    def _sums_pairs(self, histories: Histories) -> bool:
+        """Whether to score all items by `_pairs`: once it has cost as much to do without them.
+
+        A server, which keeps states, does so from the first request on, as none is to be slow.
+        """
+        lengths = histories.lengths.clip(max=self._max_sequence_length)
+        self._read += self.num_items if self._states is not None else int(lengths.sum())
+        averages = self._head.poolings.count("average")
+        size = (len(self._head.poolings) + averages) * self.num_items * (self.num_items + 1)
+        # Features of purchases are in their keys: each purchase has its own.
+        return 0 < size <= _MOST_PAIRS and self._read >= self.num_items and not histories.features
+
+    @cached_property
+    def _pairs(self) -> list[list[Tensor]]:
+        """What a purchase of each item adds to each item but for its age, [I, I + 1] of each head.
+
+        Its key and its value are those of its item. With "average", the second matrix has the
+        weights, of which a history's sum is the divisor.
+        """
+        shape, pairs = (self.num_items, self.num_items + 1), []
+        for pooling in self._head.poolings:
+            count = 2 if pooling == "average" else 1
+            pairs.append([torch.empty(shape, device=self._device) for _ in range(count)])
+        times = np.zeros(self.num_items, np.int64)
+        items = np.arange(1, self.num_items + 1, dtype=np.int32), np.arange(self.num_items + 1)
+        for rows, batch in self._batches(Histories(*items, times, times)):
+            last = self._model.encode_last(model_inputs(self._model, batch))
+            together = last.keys.transpose(0, 2), last.values.transpose(0, 2), last.lengths[:1]
+            heads = self._head.terms(*together, self._catalogue())
+            block = slice(rows[0], rows[-1] + 1)
+            for tables, (_, weights, value_scores, _) in zip(pairs, heads, strict=True):
+                torch.mul(weights[0], value_scores[0], out=tables[0][block])
+                for table in tables[1:]:
+                    table[block] = weights[0]
+        return pairs
+
+    def _attended(self, histories: Histories) -> Tensor:
+        """What all purchases add to the scores of all items, [B, I + 1]: sums of `_pairs`."""
+        users, offsets = histories.users, histories.offsets
+        ages = offsets[1:][users] - np.arange(len(users))
+        bags = [
+            torch.from_numpy(array).to(self._device)
+            for array in (histories.items - np.int64(1), offsets)
+        ]
+        attended = []
+        for rate, tables in zip(self._head.decays.tolist(), self._pairs, strict=True):
+            decay = np.exp(-rate * ages)
+            shares = (decay / np.add.reduceat(decay, offsets[:-1])[users]).astype(np.float32)
+            weights = torch.from_numpy(shares).to(self._device)
+            sums = [
+                F.embedding_bag(
+                    bags[0],
+                    table,
+                    bags[1],
+                    mode="sum",
+                    per_sample_weights=weights,
+                    include_last_offset=True,
+                )
+                for table in tables
+            ]
+            attended.append(sums[0].div_(sums[1]) if len(sums) > 1 else sums[0])
+        return reduce(Tensor.add_, attended)
 
     def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
         width = items.embeddings.shape[-2]

@@ -137,7 +137,7 @@ class Head:
     def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, C] at each history's last item, of shared candidates or of its own."""
         scores: Tensor = (last.state[:, None] @ candidates.embeddings.mT)[:, 0]
-        for decay, weights, value_scores, total in self._heads(*last[1:], candidates):
+        for decay, weights, value_scores, total in self.terms(*last[1:], candidates):
             # In place: there are as many as pairs of a purchase and a candidate.
             scores = scores + (decay @ value_scores.mul_(weights) / total).squeeze(1)
         return scores
@@ -148,7 +148,7 @@ class Head:
         """What each purchase adds to the scores at the last item, [B, L, C]; 0 on padding."""
         states, keys, values = history
         terms = states.new_zeros(len(lengths), keys.shape[2], candidates.embeddings.shape[-2])
-        for decay, weights, scores, total in self._heads(keys, values, lengths, candidates):
+        for decay, weights, scores, total in self.terms(keys, values, lengths, candidates):
             terms = terms + decay.mT * weights * scores / total
         return terms
 
@@ -169,7 +169,7 @@ class Head:
         summed = torch.tensor([pooling == "sum" for pooling in self.poolings], device=steps.device)
         return decay / decay.sum(dim=-1, keepdim=True).where(summed[:, None, None], 1)
 
-    def _heads(
+    def terms(
         self, keys: Tensor, values: Tensor, lengths: Tensor, candidates: CandidateRepresentation
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Yield decays, weights, value scores and divisors of each attention head at the last item.

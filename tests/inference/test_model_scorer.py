@@ -35,8 +35,9 @@ LARGE = 70_000
 HEADS: list[DotProduct | TargetAttention] = [
     DotProduct(),
     TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0)),
+    TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0), pooling="sum"),
 ]
-PLAIN, ATTENDING = (
+PLAIN, ATTENDING, SUMMING = (
     NextItemConfig(embedding_dim=8, feed_forward_dim=16, max_sequence_length=LENGTH, head=head)
     for head in HEADS
 )
@@ -57,7 +58,7 @@ def make_model(config: ModelConfig, num_items: int = NUM_ITEMS) -> Model:
     return model
 
 
-@pytest.mark.parametrize("config", [PLAIN, ATTENDING])
+@pytest.mark.parametrize("config", [PLAIN, ATTENDING, SUMMING])
 @settings(max_examples=25, deadline=None)
 @given(lists=USERS, tokens=st.integers(1, 20), elements=st.integers(1, 200))
 def test_any_steps_give_what_the_model_gives_one_by_one(
@@ -180,21 +181,21 @@ def test_kept_states_change_no_score(
 
 def test_a_known_history_costs_no_encoder_run(monkeypatch: pytest.MonkeyPatch) -> None:
     model, states, encoded = make_model(ATTENDING).eval(), StateCache(1 << 20), list[int]()
-    encode_last = model.encode_last
+    scorer, encode_last = ModelScorer(model, LENGTH, states=states), model.encode_last
+    scorer.score(Histories.from_lists([[7]]))  # and what a purchase of each item adds
 
     def counted(inputs: Any) -> Any:
         encoded.append(len(inputs.items))
         return encode_last(inputs)
 
     monkeypatch.setattr(model, "encode_last", counted)
-    scorer = ModelScorer(model, LENGTH, states=states)
     scorer.score(Histories.from_lists([[1, 2], [3, 4], [1, 2]]))
     assert sum(encoded) == 2
     # A known one, one that is the same to the model, which reads four items, and a new one.
     scorer.score(Histories.from_lists([[3, 4], [5, 1, 2, 3, 4]]))
     scorer.score(Histories.from_lists([[6, 1, 2, 3, 4], [1, 2]]))
     assert sum(encoded) == 3
-    assert (states.hits, states.misses) == (4, 3)
+    assert (states.hits, states.misses) == (4, 4)
 
 
 def test_the_least_recently_used_state_is_dropped() -> None:
