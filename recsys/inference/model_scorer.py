@@ -137,10 +137,9 @@ class ModelScorer:
         step = max(1, self._step[1] // self.num_items)
         for rows, batch in self._batches(histories):
             last, indices = self._encode_last(batch), torch.from_numpy(rows).to(self._device)
-            read = batch.latest(last.keys.shape[2])
             for start in range(0, len(rows), step):
                 some = slice(start, start + step)
-                own = self._attended(read[some])
+                own = self._attended(batch[some])
                 own.addmm_(last.state[some], self._by_dimension.embeddings.mT)
                 scores.index_copy_(0, indices[some], own)
         return scores

@@ -36,7 +36,7 @@ class HistoryRepresentation(NamedTuple):
 
 
 class LastRepresentation(NamedTuple):
-    """Last states [B, D]; keys, values of the latest purchases [B, H, l, d]; their number [B]."""
+    """Last states [B, D]; keys and values of purchases [B, H, L, d]; the number of these [B]."""
 
     state: Tensor
     keys: Tensor
@@ -59,9 +59,8 @@ class Head:
     every position, which training needs; `score_last` at the last one.
     """
 
-    # Of each attention head [H]: λ, κ, and whether its contributions are averaged or summed.
+    # Of each attention head [H]: λ, and whether its contributions are averaged or summed.
     decays: Tensor
-    temperatures: Tensor
     poolings: Sequence[Literal["average", "sum"]] = ()
 
     @property
@@ -128,11 +127,9 @@ class Head:
         return scores
 
     def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
-        """Select what `score_last` needs: not purchases so old that together they round to 0."""
+        """Select what `score_last` needs."""
         states, keys, values = history
-        first = self._first_that_counts(lengths, states.dtype)
-        keys, values = keys[..., first:, :], values[..., first:, :]
-        return LastRepresentation(last_position(states, lengths), keys, values, lengths - first)
+        return LastRepresentation(last_position(states, lengths), keys, values, lengths)
 
     def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, C] at each history's last item, of shared candidates or of its own."""
@@ -189,22 +186,6 @@ class Head:
             total = decay @ weights if averages else decay.sum(dim=-1, keepdim=True)
             yield decay, weights, value_scores, total
 
-    def _first_that_counts(self, lengths: Tensor, dtype: torch.dtype) -> int:
-        """The number of first purchases that add up to less than ε of every score.
-
-        Σ_{age ≥ reach} exp(-λ age + 2 κ) ≤ ε: weights differ by exp(2 κ) at most, but for age.
-        """
-        if torch.compiler.is_exporting() or not self.attends:  # a graph has no lengths to decide by
-            return 0
-        # These are read together, since each read waits for a GPU.
-        facts = lengths.min(), self.temperatures.detach().max(), self.decays.min()
-        shortest, temperature, rate = torch.stack([fact.double() for fact in facts]).tolist()
-        if rate == 0:
-            return 0
-        share = math.log(torch.finfo(dtype).eps) + math.log(-math.expm1(-rate))
-        reach: int = math.ceil((2 * temperature - share) / rate)
-        return max(0, int(shortest) - reach)
-
 
 class DotProductHead(Head, nn.Module):
     """score_t(c) = h_t · e_c: the head of SASRec."""
@@ -244,10 +225,6 @@ class TargetAttentionHead(Head, nn.Module):
         decays = torch.tensor([math.log(2) / half_life for half_life in config.half_lives])
         self.register_buffer("decays", decays)
 
-    @property
-    def temperatures(self) -> Tensor:  # type: ignore[override]
-        return self.log_temperature.exp().clamp(max=MAX_TEMPERATURE)
-
     def represent_history(
         self, states: Tensor, embedded: Tensor, lengths: Tensor | None = None
     ) -> HistoryRepresentation:
@@ -256,7 +233,8 @@ class TargetAttentionHead(Head, nn.Module):
         return HistoryRepresentation(states, keys, split_heads(values, self.num_heads))
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
-        queries = self._directions(self.query(embeddings)) * self.temperatures[:, None, None]
+        temperatures = self.log_temperature.exp().clamp(max=MAX_TEMPERATURE)
+        queries = self._directions(self.query(embeddings)) * temperatures[:, None, None]
         value_queries = split_heads(self.value_query(embeddings), self.num_heads)
         return CandidateRepresentation(embeddings, queries, value_queries)
 
@@ -353,8 +331,7 @@ class AveragedHead(Head):
 
     def __init__(self, members: Sequence[Head], widths: Sequence[int]) -> None:
         self._members, self._widths = members, list(widths)
-        self._attending = [head for head in self._members if head.attends]
-        self.poolings = [pooling for head in self._attending for pooling in head.poolings]
+        self.poolings = [pooling for head in members for pooling in head.poolings]
 
     @property
     def dot_product(self) -> Head:
@@ -362,11 +339,7 @@ class AveragedHead(Head):
 
     @property
     def decays(self) -> Tensor:  # type: ignore[override]
-        return torch.cat([head.decays for head in self._attending])
-
-    @property
-    def temperatures(self) -> Tensor:  # type: ignore[override]
-        return torch.cat([head.temperatures for head in self._attending])
+        return torch.cat([head.decays for head in self._members if head.attends])
 
     def represent_candidates(self, embeddings: Tensor) -> CandidateRepresentation:
         own = torch.split(embeddings, self._widths, dim=-1)

@@ -125,20 +125,3 @@ def test_last_scores_are_the_last_row_of_logits_whatever_the_padding(shape: dict
     assert torch.allclose(dot + parts.sum(dim=1), last, rtol=0, atol=1e-9)
     for row, real in enumerate(lengths.tolist()):
         assert not parts[row, real:].any()
-
-
-@settings(max_examples=25, deadline=None)
-@given(shapes, st.sampled_from([torch.float32, torch.float64]))
-def test_purchases_beyond_reach_change_no_score(shape: dict[str, Any], dtype: torch.dtype) -> None:
-    shape = {**shape, "heads": 1, "length": 200}
-    head, (states, embedded, embeddings) = make_case(shape)
-    head = head.to(dtype)
-    history = head.represent_history(states.to(dtype), embedded.to(dtype))
-    candidates = head.represent_candidates(embeddings.to(dtype))
-    lengths = torch.randint(150, 201, (shape["batch"],))
-    _, keys, values, left = last = head.select_last(history, lengths)
-    assert keys.shape[2] == values.shape[2] < 120
-    assert (lengths - left).unique().tolist() == [200 - keys.shape[2]]
-    scores = last_states(head.logits(history, candidates), lengths)
-    scale = 100 * torch.finfo(dtype).eps * (1 + scores.abs().max().item())
-    assert torch.allclose(head.score_last(last, candidates), scores, rtol=0, atol=scale)
