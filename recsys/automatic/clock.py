@@ -1,6 +1,5 @@
 """The time of an automatic run: its limit, how fast the machine is, and what fits in."""
 
-import logging
 import re
 import time
 from dataclasses import dataclass, field
@@ -17,8 +16,6 @@ from recsys.experiments.count_weights import GRID, RECENT
 from recsys.inference.catalogue import Catalogue
 from recsys.training.epochs import ENDLESS
 from recsys.training.loop import build_batches, train
-
-logger = logging.getLogger(__name__)
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _PAGE_SECONDS, _PAGE_SHARE = 10.0, 0.07
@@ -105,25 +102,16 @@ class Speed:
         return histories * (_WEIGHTINGS * self.counting + 7 * ranking)
 
     def sample(self, held_out: HeldOutParts, limit: float, seed: int) -> HeldOutParts:
-        """Return random samples of the targets as a limit allows; say where they are fewer."""
+        """Return random samples of the targets as a limit allows."""
         counting, ranking = max(self.counting, 1e-12), max(self.ranking, 1e-12)
         weighing = 1.1 * _WEIGHTINGS * counting
         chosen = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
         chosen = min(max(chosen, _LEAST_VALID), _MOST_VALID)
         tested = max(_TEST_SHARE * limit / max(10 * counting, 6 * ranking), _LEAST_TEST)
         weighed = _WEIGHING_SHARE * limit / weighing
-
-        def sampled(targets: Holdout, number: float, does: str = "") -> Holdout:
-            sample = targets.sample(int(number), seed)
-            if does and len(sample.targets) < len(targets.targets):
-                numbers = f"{len(sample.targets):,} of {len(targets.targets):,}"
-                logger.info("%s on a random %s targets, for want of time", does, numbers)
-            return sample
-
-        valid = sampled(held_out.valid, chosen, "models are chosen")
-        test = sampled(held_out.test, tested, "tested")
-        more = sampled(held_out.valid, weighed) if weighed > chosen else valid
-        return HeldOutParts(valid, test, more)
+        valid = held_out.valid.sample(int(chosen), seed)
+        more = held_out.valid.sample(int(weighed), seed) if weighed > chosen else valid
+        return HeldOutParts(valid, held_out.test.sample(int(tested), seed), more)
 
 
 def measure(

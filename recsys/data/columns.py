@@ -137,7 +137,7 @@ def _best(
     empty: list[str] = []
     for alike in ranks:
         fitting = [n for n in alike if n == role or _fits(role, rows[n], time_format)]
-        filled = [name for name in fitting if len(_known(rows[name])) or rows.is_empty()]
+        filled = [name for name in fitting if len(present(rows[name])) or rows.is_empty()]
         if filled:
             if role != "timestamp" or len(filled) == 1:
                 return filled
@@ -151,7 +151,7 @@ def _best(
 
 def _fits(role: Role, values: pl.Series, time_format: str | None) -> bool:
     """Return whether the values of a column may be those of a role."""
-    values = _known(values)
+    values = present(values)
     if values.is_empty():
         return True
     if role == "timestamp":
@@ -159,11 +159,6 @@ def _fits(role: Role, values: pl.Series, time_format: str | None) -> bool:
     if values.dtype == pl.String or values.dtype.is_integer():
         return True
     return values.dtype.is_numeric() and bool((values.cast(pl.Float64) % 1 == 0).all())
-
-
-def _known(values: pl.Series) -> pl.Series:
-    values = present(values)
-    return values.drop_nans() if values.dtype.is_float() else values
 
 
 def _is_time(values: pl.Series) -> bool:

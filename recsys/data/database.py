@@ -266,13 +266,15 @@ def present(values: pl.Series) -> pl.Series:
 
 
 def with_nulls(values: pl.Series) -> pl.Series:
-    """Strip blanks around text, and make words for missing values null; other types are unchanged.
+    """Strip blanks around text, and make words for missing values, and NaN, null.
 
     >>> with_nulls(pl.Series(["  u1 ", "NULL", " ", "nano", None])).to_list()
     ['u1', None, None, 'nano', None]
     """
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)
+    if values.dtype.is_float():
+        return values.fill_nan(None)
     if values.dtype != pl.String:
         return values
     return values.str.strip_chars().replace(dict.fromkeys(MISSING_WORDS))

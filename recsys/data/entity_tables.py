@@ -72,10 +72,8 @@ def with_ids_of_log(
     kind = features[key].dtype
     if kind.is_nested() or isinstance(kind, pl.Binary | pl.Duration | pl.Object):
         raise InputError(f"{origin}: column {key!r}: ids must be integers or text, not {kind}")
-    ids = with_nulls(features[key])
-    features = features.with_columns(ids.fill_nan(None) if ids.dtype.is_float() else ids)
-    features = features.filter(pl.col(key).is_not_null())
-    if known == pl.String == ids.dtype:
+    features = features.with_columns(with_nulls(features[key])).drop_nulls(key)
+    if known == pl.String == features[key].dtype:
         return features
     return features.with_columns(plain_ids(features[key]))
 

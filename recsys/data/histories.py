@@ -94,19 +94,8 @@ class Histories:
         return len(self.offsets) - 1
 
     def __getitem__(self, users: slice) -> Histories:
-        """Return the histories of consecutive users, without copying."""
-        start, stop, step = users.indices(len(self))
-        if step != 1:
-            raise ValueError(f"a slice of histories must have step 1, not {step}")
-        offsets = self.offsets[start : max(start, stop) + 1]
-        span = slice(offsets[0], offsets[-1])
-        return Histories(
-            self.items[span],
-            offsets - offsets[0],
-            None if self.times is None else self.times[span],
-            None if self.request_times is None else self.request_times[users],
-            tuple(features[span] for features in self.features),
-        )
+        """Return the histories of some users, in their order."""
+        return self.take(np.arange(*users.indices(len(self))))
 
     @property
     def lengths(self) -> Int64s:

@@ -147,20 +147,17 @@ def read_log(
     config: DataConfig,
     columns: Columns | None = None,
     *,
-    features: Sequence[str] = (),
     with_fingerprint: bool = True,
 ) -> Log:
     """Read a log: drop rows by conditions, check values, sort.
 
     Columns that are not given are those of the config, or found, and so is the form of dates; see
-    `settle`. Messages number data rows from 1, without the header. ``features`` are further columns
-    to keep; scoring needs no fingerprint.
+    `settle`. Messages number data rows from 1, without the header. Scoring needs no fingerprint.
     """
     if columns is None:
         columns, config = settle(table, config)
     origin, roles = table.origin, columns.roles
-    keep = tuple(dict.fromkeys([*config.keep, *features]))
-    log = Log(table.connection, origin, columns, keep, time_format=config.time_format)
+    log = Log(table.connection, origin, columns, config.keep, time_format=config.time_format)
     for column in roles.values():
         if len(same := [role for role in roles if roles[role] == column]) > 1:
             raise InputError(f"{origin}: column {column!r} cannot be both {' and '.join(same)}")
@@ -168,7 +165,7 @@ def read_log(
     needed = dict.fromkeys(roles.values())
     if columns.timestamp == ROW_ORDER and ROW_ORDER not in table.names:
         del needed[ROW_ORDER]
-    needed |= dict.fromkeys(keep)
+    needed |= dict.fromkeys(config.keep)
     needed |= dict.fromkeys(c for condition in conditions.values() for c in condition.columns)
     rows = _Rows(log, table)
     rows.load([*needed])
@@ -177,7 +174,7 @@ def read_log(
         rows.drop_by(conditions)
     else:
         log.dropped |= table.dropped
-    rows.drop_blank([*roles.values(), *keep])
+    rows.drop_blank([*roles.values(), *config.keep])
     rows.type_columns(config)
     if not table.is_ordered and columns.position is None:
         _refuse_ties(log)
@@ -189,7 +186,7 @@ def read_log(
 
 def _refuse_ties(log: Log) -> None:
     """Refuse rows of one user and time that nothing orders."""
-    tied = f"select 1 from typed group by user_id, {_moment(log)} having count(*) > 1 limit 1"
+    tied = "select 1 from typed group by user_id, moment having count(*) > 1 limit 1"
     if log.columns.timestamp == ROW_ORDER or log.connection.execute(tied).fetchall():
         raise InputError(
             f"{log.origin}: its rows have no order, and some of one user have one time: name a "
@@ -253,9 +250,8 @@ class _Rows:
         roles = self.log.columns.roles
         self._find_integers([column for column in roles.values() if column in self.types])
         columns = {role: self._ids(roles[role]) for role in ("user_id", "item_id")}
-        moment, columns["timestamp"] = self._times(roles["timestamp"], config.time_format)
-        if moment != columns["timestamp"]:
-            columns["moment"] = moment
+        times = self._times(roles["timestamp"], config.time_format)
+        columns["moment"], columns["timestamp"] = times
         if "position" in roles:
             columns["position"] = self._times(roles["position"], None)[0]
         chosen = ", ".join(f"{sql} as {name(column)}" for column, sql in (columns | kept).items())
@@ -417,11 +413,6 @@ class _Rows:
         return f"{sql}::varchar{'[]' if inner != kind else ''}"
 
 
-def _moment(log: Log) -> str:
-    """Return the column of ``typed`` with times in full precision."""
-    return "moment" if "moment" in log.connection.view("typed").columns else "timestamp"
-
-
 def sort_rows(log: Log) -> None:
     """Number the ids of the rows in ``typed``, and sort the rows into the table ``log``.
 
@@ -439,7 +430,7 @@ def sort_rows(log: Log) -> None:
             f"select {role}, row_number() over (order by {by}) - 1 as {number} from {ids}"
         )
     columns = log.connection.view("typed").columns
-    order = [_moment(log), *{"position"}.intersection(columns)]
+    order = ["moment", *{"position"}.intersection(columns)]
     left_out = {"row", "user_id", "item_id", "moment", "position"}
     chosen = ", ".join(name(column) for column in columns if column not in left_out)
     run(
@@ -467,7 +458,8 @@ def log_of_rows(
     log = Log(connection, origin, columns, tuple(keep), known or {}, rows=len(rows))
     connection.register("given rows", rows.to_arrow())
     connection.execute('create or replace temp table staged as select * from "given rows"')
-    connection.execute("create or replace temp view typed as select rowid as row, * from staged")
+    typed = "select rowid as row, timestamp as moment, * from staged"
+    connection.execute(f"create or replace temp view typed as {typed}")
     connection.unregister("given rows")
     sort_rows(log)
     return log
@@ -525,5 +517,6 @@ def _split_sessions(log: Log, gap: int) -> None:
         f"from (select *, {begins} as begins from (select *, log.rowid as row "
         "from log join users using (u) join items using (i)))"
     )
-    log.connection.execute("create or replace temp view typed as from staged")
+    typed = "select timestamp as moment, * from staged"
+    log.connection.execute(f"create or replace temp view typed as {typed}")
     sort_rows(log)

@@ -81,7 +81,6 @@ _ALL_USERS = {
     "min_item_interactions": 1,
     "k_core": False,
     "split": LeaveLastOut(),  # drops no row, unlike the end of a split by date
-    "keep": (),
 }
 """Settings that choose the users, items and dates of a dataset, as they are for a history."""
 
@@ -273,13 +272,14 @@ class HistoryReader:
         history is the newest one.
         """
         origin = str(source) if isinstance(source, str | os.PathLike) else "histories"
-        data, features = self.data.model_copy(update=_ALL_USERS), self.encoders.input_columns
+        features = self.encoders.input_columns
+        data = self.data.model_copy(update={**_ALL_USERS, "keep": tuple(features)})
         columns = data.columns or Columns()
         table = open_table(source, origin, header=data.header, encoding=data.encoding)
         table = table.renamed(_names(table, columns))
         log: Log | None = None
         with suppress(NoRowsLeftError):
-            log = read_log(table, data, columns, features=features, with_fingerprint=False)
+            log = read_log(table, data, columns, with_fingerprint=False)
         users = _distinct(present(table.read([columns.user_id])[columns.user_id]), origin)
         rows = None if log is None else self._filtered(log, data, users)
         if rows is None:
