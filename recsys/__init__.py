@@ -22,8 +22,6 @@ When the log has grown, start from the model that is there, or only add the new 
 ``fit``, ``train`` and ``compare`` need the extra ``train``.
 """
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.errors import InputError, printable
+from recsys.errors import printable
 
 if TYPE_CHECKING:
     from recsys.reports.comparison import Comparison
@@ -79,16 +78,6 @@ def show_comparison(comparison: Comparison) -> None:
         show_rows(comparison.frame().to_dicts())
     else:
         Console().print(comparison_table(comparison))
-
-
-def ids_like(texts: Sequence[str], ids: pl.Series) -> list[Any]:
-    """Convert ids typed on a command line to numbers if the ids of the dataset are numbers."""
-    if not ids.dtype.is_integer():
-        return list(texts)
-    for text in texts:
-        if not re.fullmatch(r"-?[1-9]\d{,18}|0", text, re.ASCII):
-            raise InputError(f"{text!r}: ids of this dataset are whole numbers")
-    return [int(text) for text in texts]
 
 
 def _in_words(name: str) -> str:

@@ -18,7 +18,6 @@ from polars.testing import assert_frame_equal
 
 import recsys
 from recsys.config.experiment import TrackingConfig
-from recsys.console import ids_like
 from recsys.errors import InputError
 from recsys.experiments.results import register
 
@@ -212,12 +211,6 @@ def test_dates_in_digits_are_read_as_those_of_the_log(here: Path, log: pl.DataFr
         answers.append(model.recommend(histories, k=3, at=at))
     assert answers[0].equals(answers[1])
     assert answers[0].equals(answers[2])
-
-
-@pytest.mark.parametrize("text", ["007", "--5", "+5", "1_0", "٣"])
-def test_ids_that_are_no_plain_integers_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="ids of this dataset are whole numbers"):
-        ids_like([text], pl.Series([5]))
 
 
 def served(model: recsys.Recommender) -> Any:

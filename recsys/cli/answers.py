@@ -11,7 +11,7 @@ import polars as pl
 from typer import Argument, Option
 
 from recsys.cli.options import Bundle, BundleData, Data, Index, Out, OutFile, Retrieve, command
-from recsys.console import AS_JSON, ids_like, show_frame, show_rows
+from recsys.console import AS_JSON, show_frame, show_rows
 from recsys.errors import InputError
 from recsys.loading import load
 from recsys.progress import stage
@@ -53,21 +53,12 @@ def show_answer(answer: pl.DataFrame, recommender: Recommender, out: Path | None
 
 
 def open_recommender(
-    bundle: Path,
-    data: Path | None = None,
-    user: list[str] | None = None,
-    new_items: Path | None = None,
-) -> tuple[Recommender, list[Any] | None]:
-    """Open a recommender, and turn users' ids into the type of the dataset's ids."""
+    bundle: Path, data: Path | None = None, new_items: Path | None = None
+) -> Recommender:
+    """Open a recommender, on the GPU if there is one."""
     recommender = load(bundle, data)
     recommender.bundle.use_gpu()
-    if new_items is not None:
-        recommender = recommender.with_new_items(new_items)
-    if user is None:
-        return recommender, None
-    if recommender.dataset is None:
-        raise InputError("--user: users are looked up in a dataset: give its folder as --data")
-    return recommender, ids_like(user, recommender.dataset.user_ids)
+    return recommender if new_items is None else recommender.with_new_items(new_items)
 
 
 @command("recommend", "Recommend and explain")
@@ -106,7 +97,7 @@ def recommend_items(
     """
     from recsys.serving.files import write_answers
 
-    recommender, users = open_recommender(bundle, data, user, new_items)
+    recommender = open_recommender(bundle, data, new_items)
     dataset = recommender.dataset
     if index is not None:
         recommender = recommender.with_index(index)
@@ -126,10 +117,10 @@ def recommend_items(
     )
     if out is None or dataset is None or histories is not None:
         with stage("recommending"):
-            answer = recommend(histories, users=users)
+            answer = recommend(histories, users=user)
         show_answer(answer, recommender, out)
         return
-    rows = write_answers(dataset, users, recommend, k, out)
+    rows = write_answers(dataset, user, recommend, k, out)
     show_rows([{"file": str(out), "rows": rows}])
 
 
@@ -173,13 +164,13 @@ def score_items(
     if len(paths) != len(needed):
         wanted = " and ".join(needed) or "no file"
         raise InputError(f"score: give {wanted} here, not {len(paths)} files (see score --help)")
-    recommender, users = open_recommender(bundle, data, user, new_items)
-    candidates: Any = ids_like(item, recommender.bundle.vocabulary.ids) if item else paths[-1]
+    recommender = open_recommender(bundle, data, new_items)
+    candidates: Any = item or paths[-1]
     with stage("scoring"):
         answer = recommender.score(
             paths[0] if data is None else None,
             candidates,
-            users=users,
+            users=user,
             at=at,
             strict=strict,
             probabilities=probabilities,
@@ -230,11 +221,11 @@ def generate_items(
     strategy: Strategy = Greedy() if beam is None else Beam(beam)
     if sample:
         strategy = Sampling(torch.Generator().manual_seed(seed), temperature, top_p)
-    recommender, users = open_recommender(bundle, data, user)
+    recommender = open_recommender(bundle, data)
     with stage("generating"):
         answer = recommender.generate(
             histories,
-            users=users,
+            users=user,
             n=n,
             strategy=strategy,
             candidates=candidates,
@@ -254,10 +245,8 @@ def explain_item(
         user: A user of the dataset.
         item: The item whose score to explain.
     """
-    recommender, users = open_recommender(bundle, data, [user])
-    (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
-    (user_id,) = users or [user]
-    show_frame(recommender.explain(user=user_id, item=item_id, at=at), out)
+    recommender = open_recommender(bundle, data)
+    show_frame(recommender.explain(user=user, item=item, at=at), out)
 
 
 @command("similar", "Recommend and explain")
@@ -268,9 +257,7 @@ def show_similar_items(
     out: Out = None,
 ) -> None:
     """Show the items whose embeddings are the most similar to an item's, by cosine."""
-    recommender, _ = open_recommender(bundle)
-    (item_id,) = ids_like([item], recommender.bundle.vocabulary.ids)
-    show_frame(recommender.similar_items(item_id, k), out)
+    show_frame(open_recommender(bundle).similar_items(item, k), out)
 
 
 @command("embeddings", "Recommend and explain")
@@ -282,7 +269,7 @@ def write_embeddings(
     Options:
         out: File to write: .parquet, or .csv with a column for each dimension.
     """
-    recommender, _ = open_recommender(bundle)
+    recommender = open_recommender(bundle)
     with stage("embedding"):
         table = recommender.embeddings("items" if histories is None else histories, at=at)
     if out.suffix == ".csv":

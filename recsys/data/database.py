@@ -4,8 +4,6 @@ Conditions come from strangers (a file of settings, a request). So a database re
 log alone, loads no extension, and its settings are locked.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

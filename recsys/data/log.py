@@ -3,8 +3,6 @@
 A rule reads all rows of a column: none depends on how a source is divided.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import shlex

@@ -5,8 +5,6 @@ comparisons and functions that compute from their arguments alone: no subquery, 
 no setting, no clock.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

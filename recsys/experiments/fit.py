@@ -1,6 +1,5 @@
 """Fit an experiment: train, evaluate, and write the bundle, the metrics and the MLflow run."""
 
-import logging
 import os
 import time
 from contextlib import nullcontext
@@ -42,8 +41,6 @@ from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import TrainingState
 from recsys.training.device import process, take_gpu
 from recsys.training.loop import Fitted
-
-logger = logging.getLogger(__name__)
 
 
 def fit(
@@ -108,7 +105,7 @@ def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: boo
         raise SystemExit
     check_out(out)
     for file in files if fresh else ():
-        file.remove()
+        file.path.unlink(missing_ok=True)
     settings = experiment.family, flatten(experiment)
     latest = next((state for state in reversed(found) if state is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
@@ -125,7 +122,7 @@ def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: boo
         final = final_scorer(experiment, dataset, held_out, fitted)
         run = evaluate_and_write(final, dataset, held_out, candidates, seconds, out, tracker)
     for file in files:
-        file.remove()
+        file.path.unlink(missing_ok=True)
     return run
 
 

@@ -1,7 +1,5 @@
 """What a model is; models of an encoder and a head, a factorisation machine, means of models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -20,7 +18,6 @@ from recsys.model.heads import (
     HistoryRepresentation,
     LastRepresentation,
     joined_heads,
-    last_position,
 )
 
 
@@ -63,13 +60,9 @@ class Model(nn.Module):
         """
         raise NotImplementedError
 
-    def at_last(self, inputs: ModelInputs) -> HistoryRepresentation:
-        """Represent histories for scoring at the last item, with less work than `forward`."""
-        return self(inputs)
-
     def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
-        """Encode what `Head.score_last` needs; see `forward`."""
-        return self.head.select_last(self.at_last(inputs), inputs.lengths)
+        """Encode what `Head.score_last` needs, with less work than `forward` where that is all."""
+        return self.head.select_last(self(inputs), inputs.lengths)
 
     def teacher_forced(
         self, inputs: ModelInputs, targets: Tensor
@@ -114,10 +107,11 @@ class NextItemModel(Model):
         states = self.encoder(embedded, inputs.lengths, inputs.times)
         return self.head.represent_history(states, embedded)
 
-    def at_last(self, inputs: ModelInputs) -> HistoryRepresentation:
+    def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
         embedded = self._embedded(inputs)
         last = self.encoder.encode_last(embedded, inputs.lengths, inputs.times)
-        return self.head.represent_history(last[:, None], embedded, inputs.lengths)
+        history = self.head.represent_history(last[:, None], embedded, inputs.lengths)
+        return self.head.select_last(history, inputs.lengths)
 
     def _embedded(self, inputs: ModelInputs) -> Tensor:
         """The inputs of the encoder, which are also those of the head's keys [B, L, D]."""
@@ -225,9 +219,8 @@ class AveragedModel(Model):
 
     def forward(self, inputs: ModelInputs) -> HistoryRepresentation:
         """Represent histories for scoring at the last item, [B, 1, ...]."""
-        members = [member.at_last(inputs) for member in self._models]
-        states = [last_position(member.states, inputs.lengths) for member in members]
-        joined = (torch.cat(states, dim=-1) / len(members))[:, None]
+        members = [member.encode_last(inputs) for member in self._models]
+        joined = (torch.cat([member.state for member in members], dim=-1) / len(members))[:, None]
         members = [member for member in members if member.keys.shape[1]] or members[:1]
         keys = joined_heads([member.keys for member in members], dim=1)
         values = joined_heads([member.values for member in members], dim=1)

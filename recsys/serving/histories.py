@@ -172,7 +172,7 @@ class HistoryReader:
     @cached_property
     def _encoded(self) -> PreparedDataset:
         if self.dataset is None:
-            raise InputError("users are looked up in a prepared dataset, and none was loaded")
+            raise InputError("users are looked up in a prepared dataset (--data): none was loaded")
         check_unit(self.dataset.timestamps, self.newest, str(self.dataset.path))
         return self.encoders.read(self.dataset)
 

@@ -1,6 +1,5 @@
 """Items that are newer than the model, which scores them by their features alone."""
 
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +20,6 @@ from recsys.folders.atomic import new_folder
 from recsys.inference.catalogue import empty_model, grown_weights
 from recsys.serving.bundle import BundleManifest, ModelBundle, write_files
 from recsys.serving.raw_values import id_series
-
-logger = logging.getLogger(__name__)
 
 
 def with_new_items(bundle: ModelBundle, items: TableSource) -> ModelBundle:
