@@ -50,23 +50,16 @@ def complaints_of(error: ValidationError, root: type[Section]) -> Iterator[str]:
     for problem in error.errors():
         path, section = _locate([str(key) for key in problem["loc"]], root)
         rule = problem["msg"].removeprefix("Value error, ")
-        complaint = f"{rule[:1].lower()}{rule[1:]}, not {_shown(problem['input'])}"
+        complaint = f"{rule[:1].lower()}{rule[1:]}, not {_REPR.repr(problem['input'])}"
         if problem["type"] == "extra_forbidden":
             known = section.model_fields if section else {}
             complaint = f"unknown key{did_you_mean(path.rpartition('.')[2], known)}"
         elif problem["type"] == "union_tag_invalid":
             tags, tag = problem["ctx"]["expected_tags"], problem["ctx"]["tag"]
-            complaint = f"the kind must be {tags}, not {_shown(tag)}"
+            complaint = f"the kind must be {tags}, not {_REPR.repr(tag)}"
         elif problem["type"] == "union_tag_not_found":
-            complaint = f"needs a kind, not {_shown(problem['input'])}"
+            complaint = f"needs a kind, not {_REPR.repr(problem['input'])}"
         yield f"{path or 'config'}: {complaint}"
-
-
-def _shown(value: object) -> str:
-    try:
-        return _REPR.repr(value)
-    except ValueError:  # Python shows no integer of many thousand digits
-        return f"a value of type {type(value).__name__}"
 
 
 def _locate(location: Sequence[str], root: type[Section]) -> tuple[str, type[Section] | None]:

@@ -105,7 +105,7 @@ def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: boo
         raise SystemExit
     check_out(out)
     for file in files if fresh else ():
-        file.path.unlink(missing_ok=True)
+        file.remove()
     settings = experiment.family, flatten(experiment)
     latest = next((state for state in reversed(found) if state is not None), None)
     run_id, before = (None, 0.0) if latest is None else (latest.run_id, latest.seconds)
@@ -122,7 +122,7 @@ def _fit(experiment: Experiment, dataset: PreparedDataset, out: Path, fresh: boo
         final = final_scorer(experiment, dataset, held_out, fitted)
         run = evaluate_and_write(final, dataset, held_out, candidates, seconds, out, tracker)
     for file in files:
-        file.path.unlink(missing_ok=True)
+        file.remove()
     return run
 
 

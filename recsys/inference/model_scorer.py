@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -182,28 +183,16 @@ class ModelScorer:
 
     def _attended(self, histories: Histories) -> Tensor:
         """What all purchases add to the scores of all items, [B, I + 1]: sums of `_pairs`."""
-        users, offsets = histories.users, histories.offsets
+        users, offsets, attended = histories.users, histories.offsets, []
         ages = offsets[1:][users] - np.arange(len(users))
-        bags = [
-            torch.from_numpy(array).to(self._device)
-            for array in (histories.items - np.int64(1), offsets)
-        ]
-        attended = []
+        items = torch.from_numpy(histories.items - np.int64(1)).to(self._device)
+        words: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
+        words["offsets"] = torch.from_numpy(offsets).to(self._device)
         for rate, tables in zip(self._head.decays.tolist(), self._pairs, strict=True):
             decay = np.exp(-rate * ages)
             shares = (decay / np.add.reduceat(decay, offsets[:-1])[users]).astype(np.float32)
-            weights = torch.from_numpy(shares).to(self._device)
-            sums = [
-                F.embedding_bag(
-                    bags[0],
-                    table,
-                    bags[1],
-                    mode="sum",
-                    per_sample_weights=weights,
-                    include_last_offset=True,
-                )
-                for table in tables
-            ]
+            words["per_sample_weights"] = torch.from_numpy(shares).to(self._device)
+            sums = [F.embedding_bag(items, table, **words) for table in tables]
             attended.append(sums[0].div_(sums[1]) if len(sums) > 1 else sums[0])
         return reduce(Tensor.add_, attended)
 

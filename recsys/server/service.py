@@ -227,19 +227,13 @@ class Service:
     """That of `answer_all`, which the application starts and ends."""
 
     def __init__(self, model: ServedModel, threads: int | None = None) -> None:
-        self.settings, self.metrics = model.settings, Metrics()
+        self.model, self.settings, self.metrics = model, model.settings, Metrics()
         limits = None if threads is None else partial(torch.set_num_threads, threads)
         self._thread = ThreadPoolExecutor(1, "recsys-model", limits)
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
         self._demand, self._failure = asyncio.Event(), ""
         self.reload = self._demand.set
         """Has the model loaded again now, whether or not it was replaced."""
-        self._serve(model)
-
-    def _serve(self, model: ServedModel) -> None:
-        """Answer with this model from now on; requests that wait keep theirs."""
-        self.model = model
-        self.metrics.serves(model.bundle)
 
     def check_running(self) -> None:
         """Raise an `HTTPException` (503) unless requests are answered."""
@@ -317,7 +311,7 @@ class Service:
             self._demand.clear()
             try:
                 if demanded or await asyncio.to_thread(state_of, settings) != self.model.state:
-                    self._serve(await asyncio.to_thread(ServedModel.load, settings))
+                    self.model = await asyncio.to_thread(ServedModel.load, settings)
                     self.metrics.reloads.labels("loaded").inc()
                     facts = {"weights": self.model.bundle.manifest.digest}
                     logger.info("a new model answers", extra={FACTS: facts})

@@ -12,8 +12,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from recsys.serving.bundle import ModelBundle
-
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
 """The variable with the folder where workers share their metrics, read at the first metric."""
 FACTS = "facts"
@@ -43,18 +41,6 @@ class Metrics:
         self.reloads = counter("recsys_reloads_total", "Attempts to load a new bundle.", ["result"])
         text = "Histories whose encoded state was kept (hit) or had to be made (miss)."
         self.histories = counter("recsys_state_cache_histories_total", text, ["result"])
-        text, facts = "1 for the model that answers.", ["name", "dataset", "weights", "recsys"]
-        self.model = gauge("recsys_model_info", text, facts, multiprocess_mode="livemax")
-        self._served: tuple[str, ...] | None = None
-
-    def serves(self, bundle: ModelBundle) -> None:
-        """Name the model that answers from now on."""
-        manifest = bundle.manifest
-        if self._served is not None:
-            self.model.labels(*self._served).set(0)
-        name, dataset = bundle.experiment.name, manifest.dataset_fingerprint
-        self._served = (name, dataset, manifest.digest, manifest.recsys)
-        self.model.labels(*self._served).set(1)
 
     def page(self) -> bytes:
         """Return all metrics in the text format of Prometheus; with workers, those of all."""

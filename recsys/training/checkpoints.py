@@ -141,3 +141,6 @@ class CheckpointFile:
                 )
         curves = {name: tree[name] and Curve(**tree[name]) for name in ("curve", "chosen")}
         return TrainingState(**tree | curves)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
