@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from recsys.data.database import memory_limit
 from recsys.data.histories import PAD, Float32s, Histories, Int32s, Int64s
 from recsys.errors import InputError
 from recsys.inference.ranking import excluded_items
@@ -34,8 +35,8 @@ from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, 
 # fits in its cache: for 346 histories of Beauty, 12,101 items and target attention, steps of 2^24
 # elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = (1 << 12, 1 << 19), (1 << 17, 1 << 26)
-_MOST_PAIRS = 1 << 29
-"""The most numbers in matrices of pairs of items: 2 GiB, which one of 23,000 items takes."""
+_MOST_PAIRS = min(1 << 31, memory_limit() // 8) // 4
+"""The most numbers in matrices of pairs of items; 2 GiB have one of 23,000 items."""
 
 
 class ModelScorer:
