@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from mlflow import MlflowClient
 
 from recsys.baselines.tuned import BASELINES
 from recsys.errors import InputError
@@ -211,6 +212,10 @@ def test_a_backtest_has_a_run_for_each_fold(terminal: Terminal) -> None:
         assert first["targets"] + second["targets"] == pooled["targets"]
         assert max(first["users"], second["users"]) <= pooled["users"] <= 150
         assert pooled["ndcg_at_10_low"] <= pooled["ndcg_at_10"] <= pooled["ndcg_at_10_high"]
+    assert terminal.json(*words, "--of", "popularity", "--of", "model") == rows  # nothing is fitted
+    assert len(MlflowClient("sqlite:///mlflow.db").search_runs(["1"])) == 4
+    counted = terminal.json(*words, "--set", "count_ensemble={}", "--set", "name=counted")
+    assert [row["fold"] for row in counted] == ["1", "2", "pooled"]
     compared = terminal.json("compare", "folds-fold-1", "folds-fold-1-popularity")
     assert [row["model"] for row in compared] == ["target_attention", "popularity"]
     assert compared[0]["ndcg_at_10"] == pytest.approx(rows[3]["ndcg_at_10"])

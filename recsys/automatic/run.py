@@ -104,12 +104,12 @@ def fit_log(
     clock = Clock(limit, started=time.monotonic() if started is None else started)
     for folder in (plan.out, plan.beaten):
         check_out(folder)  # before a dataset of that name is replaced
-    with stage(f"{plan.name}: reading"):
-        dataset, choices = _prepare(source, plan.name, with_words(config, words), items, users)
-        open_store(plan.tracking)  # a store that is not there should not be found out in an hour
-    shown = stage(plan.name, clock.limit)
-    with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"), shown as line:
-        return _run(dataset, plan, clock, choices, line)
+    with sole_use(plan.out, "runs it"), sole_use(plan.beaten, "runs it"):
+        with stage(f"{plan.name}: reading"):
+            dataset, choices = _prepare(source, plan.name, with_words(config, words), items, users)
+            open_store(plan.tracking)  # not to find out in an hour that it is not there
+        with stage(plan.name, clock.limit) as line:
+            return _run(dataset, plan, clock, choices, line)
 
 
 def _run(

@@ -94,7 +94,7 @@ class Histories:
         return len(self.offsets) - 1
 
     def __getitem__(self, users: slice) -> Histories:
-        """Return the histories of some users, in their order."""
+        """Return the histories of some users, without PAD."""
         return self.take(np.arange(*users.indices(len(self))))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,15 +13,17 @@ from torch import Tensor
 
 from recsys.config.data import GlobalTime, LeaveLastBasketOut, LeaveLastOut
 from recsys.config.experiment import EvaluationConfig, RequestTime
+from recsys.data.histories import PAD, Bools, Histories
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.candidates import Candidates
-from recsys.evaluation.catalogue_metrics import catalogue_metrics
+from recsys.evaluation.metrics import coverage, diversity, gini, mean_of_lists, user_means
 from recsys.evaluation.tables import (
     NextListTable,
     RankTable,
     SavedTable,
+    TopKTable,
     next_list_table,
     rank_table,
     top_k_table,
@@ -124,6 +126,77 @@ def evaluate_held_out(
     if added is not None:
         tables["ranks_test_model_alone"] = table(ranks_alone)
     return tables, catalogue_metrics(best, dataset, histories, config.cutoffs)
+
+
+# --- Metrics of the best items over the catalogue ---------------------------------------------
+
+_KINDS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
+
+
+def catalogue_metrics(
+    table: TopKTable, dataset: PreparedDataset, histories: Histories, cutoffs: Sequence[int]
+) -> dict[str, float]:
+    """Return the metrics of the k best items for each cut-off k that the lists are long enough for.
+
+    Popularity is the number of interactions before the targets. Means are over users.
+
+    - ``coverage_at_K``, ``gini_at_K``: see `coverage` and `gini`;
+    - ``novelty_at_K``: mean of -log2(popularity / interactions), in bits; an item that was never
+      bought counts as bought once;
+    - ``popularity_lift_at_K``: mean popularity of the listed items / mean popularity of the items
+      in the histories of the same users; 1 is as popular as the items they bought;
+    - ``diversity_at_K``: see `diversity`; for k > 1, if the item table has categories.
+
+    Metrics without a value are left out. The histories are those of the lists.
+    """
+    bought = dataset.histories(table.protocol.part).items
+    popularity = np.bincount(bought, minlength=dataset.num_items + 1).astype(np.float64)
+    novelty = -np.log2(np.maximum(popularity, 1) / max(1, len(bought)))
+    sums = np.bincount(histories.users, popularity[histories.items], len(histories))
+    usual = sums / histories.lengths
+    features = item_features(dataset.item_table)
+    users, all_lists = table.frame["user"].to_numpy(), table.items
+
+    def mean(values: NDArray[np.float64], valid: Bools) -> float:
+        """Average over users the means over their lists that have a value."""
+        return float(user_means(values[valid], users[valid]).mean()) if valid.any() else np.nan
+
+    def metrics(k: int) -> Iterator[tuple[str, float]]:
+        lists = all_lists[:, :k]
+        yield "coverage", coverage(lists, dataset.num_items)
+        yield "gini", gini(lists, dataset.num_items)
+        some = lists[:, 0] != PAD
+        yield "novelty", mean(mean_of_lists(lists, novelty), some)
+        yield "popularity_lift", mean(mean_of_lists(lists, popularity), some) / mean(usual, some)
+        if k > 1 and features.shape[1]:
+            different = diversity(lists, features)
+            yield "diversity", mean(different, ~np.isnan(different))
+
+    return {
+        f"{name}_at_{k}": value
+        for k in cutoffs
+        if k <= table.protocol.length
+        for name, value in metrics(k)
+        if np.isfinite(value)
+    }
+
+
+def item_features(items: pl.DataFrame) -> NDArray[np.int64]:
+    """Return the categories of each item token as numbers [I + 1, F]; -1 if unknown.
+
+    Categories are columns of text, booleans or enumerations in which a value has two items or more
+    on average: not titles, ids or numbers.
+    """
+    categories = [
+        column
+        for column in items.drop("item_id", strict=False)
+        if column.dtype in _KINDS and 0 < 2 * column.drop_nulls().n_unique() <= column.count()
+    ]
+    features = np.full((len(items) + 1, len(categories)), -1, dtype=np.int64)
+    for number, column in enumerate(categories):
+        values = column.cast(pl.String).rank("dense").cast(pl.Int64).fill_null(-1)
+        features[1:, number] = values.to_numpy()
+    return features
 
 
 # --- Segments of targets --------------------------------------------------------------------------

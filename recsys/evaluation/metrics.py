@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from recsys.data.histories import PAD, Histories, Int32s, Int64s
 from recsys.errors import InputError
 from recsys.inference.ranking import NEVER
+from recsys.inference.scorer import user_batches
 
 Values = NDArray[np.float64]
 RESAMPLES = 1_000
@@ -282,6 +283,45 @@ def gini(lists: Int32s, num_items: int) -> float:
 def _positions_of_items(lists: Int32s, num_items: int) -> Int64s:
     """Count the positions that each item of the catalogue takes [I]."""
     return np.bincount(lists[lists != PAD], minlength=num_items + 1)[1:]
+
+
+def mean_of_lists(lists: Int32s, values: Values) -> Values:
+    """Average the values of items [I + 1] over those of each list [N, k]; NaN for an empty list."""
+    means = np.empty(len(lists))
+    for batch in user_batches(*lists.shape):
+        listed = lists[batch]
+        with np.errstate(invalid="ignore"):
+            sums = (values[listed] * (listed != PAD)).sum(axis=1)
+            means[batch] = sums / (listed != PAD).sum(axis=1)
+    return means
+
+
+def diversity(lists: Int32s, features: Int64s) -> Values:
+    """Return how different the items of each list are [N]; NaN for fewer than two items.
+
+    The mean, over all pairs of its items, of the share of features in which the two differ
+    (intra-list diversity; Ziegler et al., WWW 2005, with the Hamming distance). An unknown value
+    differs from every other.
+
+    Lists are item tokens [N, k], PAD an empty position; features are those of `item_features`.
+
+    >>> diversity(np.array([[1, 2, 3]]), features=np.array([[-1], [5], [5], [6]]))
+    array([0.66666667])
+    """
+    different = np.empty(len(lists))
+    for batch in user_batches(*lists.shape):
+        listed = lists[batch]
+        equal_pairs = np.zeros(len(listed))
+        for column in features.T:
+            values = np.where(listed == PAD, -1, column[listed])
+            rows = np.nonzero(values >= 0)[0]
+            width = int(column.max(initial=0)) + 1
+            shared, counts = np.unique(rows * width + values[values >= 0], return_counts=True)
+            equal_pairs += np.bincount(shared // width, counts * (counts - 1.0), len(listed))
+        sizes = (listed != PAD).sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            different[batch] = 1 - equal_pairs / (sizes * (sizes - 1) * features.shape[1])
+    return different
 
 
 # --- All metrics by name --------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from recsys.evaluation.metrics import (
     user_values,
 )
 from recsys.folders.atomic import new_file
-from recsys.folders.digests import BLANK, check_seal, seal
+from recsys.folders.manifest import BLANK, check_seal, seal
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Scorer, Seen
 

@@ -53,8 +53,12 @@ def run_suite(
             runs[entry.name] = []
             for experiment in progress.track(experiments, task_id=bar):
                 progress.update(bar, status=experiment.name)
-                run_id = _run(experiment, dataset, out / experiment.name)
-                runs[entry.name] += [] if run_id is None else [run_id]
+                try:
+                    runs[entry.name].append(_run(experiment, dataset, out / experiment.name))
+                except (CheckpointError, BusyError):  # else trained epochs would be lost silently
+                    raise
+                except InputError as error:
+                    logger.warning("%s: skipped: %s", experiment.name, error)
             progress.update(bar, status="")
     return runs
 
@@ -73,26 +77,20 @@ def _experiments(
         yield beside(protocol, name)
 
 
-def _run(experiment: Experiment, dataset: PreparedDataset, out: Path) -> str | None:
-    """Return the id of an experiment's run, finished now or before; None if it was refused."""
-    name, is_model = experiment.name, experiment.baseline is None
+def _run(experiment: Experiment, dataset: PreparedDataset, out: Path) -> str:
+    """Return the id of an experiment's run, finished now or before."""
+    is_model, started = experiment.baseline is None, time.perf_counter()
     settings = flatten(experiment) if is_model else baseline_settings(experiment)
     identity = experiment, dataset, experiment.family, settings
     if (done := finished_run(*identity)) is not None:
-        logger.info("%s: already finished, run %s", name, done[:8])
+        logger.info("%s: already finished, run %s", experiment.name, done[:8])
         return done
-    started = time.perf_counter()
-    try:
-        run = fit(experiment, dataset, out) if is_model else fit_baseline(experiment, dataset)
-    except (CheckpointError, BusyError):  # not skipped: trained epochs would be lost silently
-        raise
-    except InputError as error:
-        logger.warning("%s: skipped: %s", name, error)
-        return None
+    run = fit(experiment, dataset, out) if is_model else fit_baseline(experiment, dataset)
     # Ctrl-C ended the training early, without an exception
     if finished_run(*identity) is None:
         raise KeyboardInterrupt
-    logger.info("%s: %.0f s, run %s", name, time.perf_counter() - started, run.run_id[:8])
+    seconds = time.perf_counter() - started
+    logger.info("%s: %.0f s, run %s", experiment.name, seconds, run.run_id[:8])
     return run.run_id
 
 
@@ -106,9 +104,11 @@ def backtest(
     """Fit `MODEL` or a baseline on each fold separately; return its ranks of each, and of all.
 
     Fold i is called NAME-fold-i and written to runs/NAME-fold-i; it has the settings of its data.
+    Folds that are finished are not fitted again: an interrupted backtest resumes.
 
     Raises:
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
+        KeyboardInterrupt: Ctrl-C; finished folds are kept.
     """
     runs = []
     with stage(f"backtest of {name}", len(datasets)) as line:
@@ -116,9 +116,9 @@ def backtest(
             line.say(f"fold {number} of {len(datasets)}")
             update = {"name": f"{experiment.name}-fold-{number}", "data": dataset.config}
             fold = experiment.model_copy(update=update)
-            is_model = name == MODEL
-            run = fit(fold, dataset) if is_model else fit_baseline(beside(fold, name), dataset)
-            runs.append(run.run_id)
+            fold = with_enough_epochs(fold, dataset) if name == MODEL else beside(fold, name)
+            runs.append(_run(fold, dataset, Path("runs") / fold.name))
             line.advance()
-    tables = [run.ranks for run in find_runs(runs, experiment.tracking, "test")]
+    found = find_runs(runs, experiment.tracking, "test")
+    tables = [run.ranks for run in found if not run.model_alone]
     return tables, pool_folds(tables, [dataset.user_ids for dataset in datasets])

@@ -83,13 +83,14 @@ def tune(experiment: Experiment, dataset: PreparedDataset, search: Search) -> Tu
     storage = f"sqlite:///{database.with_name('optuna.db')}"
     with sole_use(database.with_name(name), "runs the search"):
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # this module logs what users must know
-        study = optuna.create_study(
-            storage=storage,
-            study_name=name,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=_WHOLE // 5),
-            direction="maximize",
-            load_if_exists=True,
-        )
+        with sole_use(database.with_name("optuna.db"), "opens it", 20):  # and makes its tables
+            study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=_WHOLE // 5),
+                direction="maximize",
+                load_if_exists=True,
+            )
         # A sampler with the same seed would repeat its earlier proposals.
         study.sampler = optuna.samplers.TPESampler(
             seed=(experiment.seed + len(study.trials)) % 2**32  # as large as numpy's may be

@@ -36,7 +36,7 @@ from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, 
 # elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = (1 << 12, 1 << 19), (1 << 17, 1 << 26)
 _MOST_PAIRS = min(1 << 31, memory_limit() // 8) // 4
-"""The most numbers in matrices of pairs of items; 2 GiB have one of 23,000 items."""
+"""The most numbers in matrices of pairs of items: 2 GiB, which one of 23,000 items takes."""
 
 
 class ModelScorer:
@@ -141,15 +141,16 @@ class ModelScorer:
             last, indices = self._encode_last(batch), torch.from_numpy(rows).to(self._device)
             for start in range(0, len(rows), step):
                 some = slice(start, start + step)
-                own = self._attended(batch[some])
-                own.addmm_(last.state[some], self._by_dimension.embeddings.mT)
-                scores.index_copy_(0, indices[some], own)
+                sums = self._attended(batch[some])
+                sums.addmm_(last.state[some], self._by_dimension.embeddings.mT)
+                scores.index_copy_(0, indices[some], sums)
         return scores
 
     def _sums_pairs(self, histories: Histories) -> bool:
-        """Whether to score all items by `_pairs`: once it has cost as much to do without them.
+        """Note these histories; return whether to score all items by `_pairs`.
 
-        A server, which keeps states, does so from the first request on, as none is to be slow.
+        That is from when it has cost as much to do without them; where states are kept, as by a
+        server, from the first time on, as no request is to be slow.
         """
         lengths = histories.lengths.clip(max=self._max_sequence_length)
         self._read += self.num_items if self._states is not None else int(lengths.sum())
@@ -160,7 +161,7 @@ class ModelScorer:
 
     @cached_property
     def _pairs(self) -> list[list[Tensor]]:
-        """What a purchase of each item adds to each item but for its age, [I, I + 1] of each head.
+        """What a purchase of each item adds to each item, before decay, [I, I + 1] of each head.
 
         Its key and its value are those of its item. With "average", the second matrix has the
         weights, of which a history's sum is the divisor.
@@ -185,7 +186,7 @@ class ModelScorer:
     def _attended(self, histories: Histories) -> Tensor:
         """What all purchases add to the scores of all items, [B, I + 1]: sums of `_pairs`."""
         users, offsets, attended = histories.users, histories.offsets, []
-        ages = offsets[1:][users] - np.arange(len(users))
+        ages = offsets[1:][users] - 1 - np.arange(len(users))
         items = torch.from_numpy(histories.items - np.int64(1)).to(self._device)
         words: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
         words["offsets"] = torch.from_numpy(offsets).to(self._device)

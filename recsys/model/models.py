@@ -61,7 +61,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def encode_last(self, inputs: ModelInputs) -> LastRepresentation:
-        """Encode what `Head.score_last` needs, with less work than `forward` where that is all."""
+        """Encode what `Head.score_last` needs; some encoders compute the last position only."""
         return self.head.select_last(self(inputs), inputs.lengths)
 
     def teacher_forced(

@@ -83,8 +83,9 @@ class ComparedRun:
 
     @property
     def label(self) -> str:
-        """Its name, with the number of its seeds if there are several."""
-        return self.name + (f" ({self.seeds} seeds)" if self.seeds > 1 else "")
+        """Its name, with the number of its seeds if there are several, or that it was cut short."""
+        ended = ", interrupted" if "interrupted" in self.runs[0].run.data.tags else ""
+        return self.name + ended + (f" ({self.seeds} seeds)" if self.seeds > 1 else "")
 
     def values(self, metric: str) -> NDArray[np.float64]:
         """Return one metric of every user [U]."""
@@ -276,14 +277,18 @@ def _on_common_targets(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 def _pool_seeds(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, ...]]:
     """Group runs whose parameters differ only in seed and name, in the order of the first of each.
 
-    The later of two runs of one seed counts; an interrupted run is a group of its own.
+    The later of two runs of one seed counts; an interrupted run, or one without a seed, is a group
+    of its own.
     """
     groups: dict[tuple[object, ...], dict[str, EvaluatedRun]] = {}
     for run in runs:
         params, tags = run.run.data.params, run.run.data.tags
         alike = sorted((k, v) for k, v in params.items() if k not in ("seed", "name", "precision"))
-        facts = run.model, tags.get("trained_on"), "interrupted" in tags, run.model_alone
-        groups.setdefault((*facts, *alike), {})[params.get("seed", run.run.info.run_id)] = run
+        own = "seed" not in params and run.run.info.run_id
+        facts = run.model, tags.get("trained_on"), "interrupted" in tags, run.model_alone, own
+        group, seed = groups.setdefault((*facts, *alike), {}), params.get("seed", "")
+        if seed not in group or group[seed].run.info.start_time <= run.run.info.start_time:
+            group[seed] = run
     return [tuple(group.values()) for group in groups.values()]
 
 

@@ -86,10 +86,18 @@ def _watch_over_workers(
         worker = partial(_worker, settings, threads)
         waits: dict[str, Any] = {"timeout_worker_healthcheck": _LOADING_SECONDS}
         config = uvicorn.Config(worker, factory=True, workers=workers, **_OPTIONS, **waits)
-        team = Multiprocess(config, sockets=[listener])
+        team = _Team(config, sockets=[listener])
         team.run()
     if any(worker.exitcode == STARTUP_FAILURE for worker in team.processes):
         raise InputError(f"{settings.bundle}: a worker could not start: its log says why")
+
+
+class _Team(Multiprocess):
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that died; that one did is not seen while its end of the pipe is open."""
+        for worker in self.processes:
+            worker.child_conn.close()
+        super().keep_subprocess_alive()
 
 
 def _worker(settings: ServerSettings, threads: int) -> FastAPI:

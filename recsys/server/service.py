@@ -84,7 +84,7 @@ class ServedModel:
     def load(cls, settings: ServerSettings) -> ServedModel:
         """Open the folders, and answer once: a model that cannot answer is refused here.
 
-        The first request is then no slower than others. Only a model of items alone is asked.
+        The first request is then no slower than others. A model that reads features is not asked.
         """
         state, states = state_of(settings), StateCache(settings.cache_bytes)
         folder = bundle_folder(settings.bundle)
@@ -96,9 +96,12 @@ class ServedModel:
         model = cls(Recommender(bundle, dataset, index=index), settings, state)
         if dataset is not None:
             model.recommender.reader.rows(dataset.user_ids[:1])
-        if bundle.times == "none" and not bundle.encoders.input_columns:
-            one_item, retrieve = [bundle.vocabulary.ids[:1]], settings.retrieve
-            model.recommender.recommend(one_item, k=1, seen="allow", retrieve=retrieve)
+        if not bundle.encoders.input_columns:
+            newest, one_item = bundle.manifest.trained_until or 0, [bundle.vocabulary.ids[:1]]
+            times = None if bundle.times == "none" else [[newest]]
+            users = model.recommender.read_histories(one_item, times=times)
+            at, retrieve = newest if bundle.times == "request" else None, settings.retrieve
+            model.recommender.recommend(users, k=1, seen="allow", at=at, retrieve=retrieve)
             states.hits = states.misses = 0  # nobody asked yet
         return model
 

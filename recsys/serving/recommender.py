@@ -82,7 +82,9 @@ class Recommender:
 
     def with_index(self, path: str | os.PathLike[str]) -> Recommender:
         """Recommend by the index that ``recsys index`` wrote: see `make_index`."""
-        return replace(self, index=open_index(path, self.bundle))
+        states = self.bundle.states or StateCache(STATES)  # queries and scores encode once
+        bundle = replace(self.bundle, states=states)
+        return replace(self, bundle=bundle, index=open_index(path, bundle))
 
     def read_histories(
         self,
@@ -377,14 +379,11 @@ class Recommender:
     def _ranking_scorer(self, seen: Seen, retrieve: int | None, allowed: Bools | None) -> Scorer:
         """Return the scorer that finds the best items of `recommend`."""
         bundle, index = self.bundle, self.index
-        if index is not None:
-            if needs_ranking(bundle) and retrieve is None:
-                raise InputError(
-                    "an index finds items by the dot product, and target attention or counts rank "
-                    "them: say how many (--retrieve, retrieve=)"
-                )
-            if bundle.states is None:  # queries and scores of a call encode once
-                bundle = replace(bundle, states=StateCache(STATES))
+        if index is not None and needs_ranking(bundle) and retrieve is None:
+            raise InputError(
+                "an index finds items by the dot product, and target attention or counts rank "
+                "them: say how many (--retrieve, retrieve=)"
+            )
         scorer = bundle.scorer
         # Counts alone rank what an index finds, or all items where it finds too few.
         by_counts = index is not None and needs_ranking(bundle) and not bundle.model.head.attends

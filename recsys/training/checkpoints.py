@@ -21,7 +21,7 @@ from torch import Tensor
 
 from recsys.errors import InputError
 from recsys.folders.atomic import new_file
-from recsys.folders.digests import BLANK, check_seal, seal
+from recsys.folders.manifest import BLANK, check_seal, seal
 from recsys.training.epochs import Curve
 
 _HEADER, _SEAL, _TENSOR = "recsys.training", "recsys.seal", "recsys.tensor"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from recsys.baselines.counts import Popularity
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.catalogue_metrics import catalogue_metrics, diversity, item_features
-from recsys.evaluation.metrics import coverage, gini
+from recsys.evaluation.held_out import catalogue_metrics, item_features
+from recsys.evaluation.metrics import coverage, diversity, gini
 from recsys.evaluation.tables import top_k_table
 from recsys.inference.ranking import top_k
 

@@ -34,8 +34,8 @@ LARGE = 70_000
 """Items: so many that they are scored in several steps."""
 HEADS: list[DotProduct | TargetAttention] = [
     DotProduct(),
-    TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0)),
-    TargetAttention(num_heads=2, head_dim=4, half_life=(0.1, 2.0), pooling="sum"),
+    TargetAttention(num_heads=2, head_dim=4, half_life=(0.0005, 2.0)),
+    TargetAttention(num_heads=2, head_dim=4, half_life=(0.0005, 2.0), pooling="sum"),
 ]
 PLAIN, ATTENDING, SUMMING = (
     NextItemConfig(embedding_dim=8, feed_forward_dim=16, max_sequence_length=LENGTH, head=head)

@@ -287,9 +287,10 @@ def test_seeds_are_pooled_by_hand(tracking: TrackingConfig, write: Write) -> Non
     baseline = write("baseline", ranked([20, 20, 20]))
     (first,) = seeds_of(write, "ours", [20, 20, 20])  # the later run of its seed counts
     (other,) = seeds_of(write, "ours", [1, 1, 1], rate="0.2")  # another model: another parameter
-    ids = [baseline, first, *seeds_of(write, "ours", [1, 20, 3], [20, 20, 1]), other]
+    ids = [baseline, *seeds_of(write, "ours", [1, 20, 3], [20, 20, 1]), first, other]
+    ids.append(write("baseline", ranked([20, 20, 20])))  # without a seed
     comparison = compare(ids, tracking, metrics=["recall_at_10", "mrr"], pooled=True)
-    assert [row.seeds for row in comparison.rows] == [1, 2, 1]
+    assert [row.seeds for row in comparison.rows] == [1, 2, 1, 1]
     pooled = comparison.rows[1]
     assert pooled.values("recall_at_10").tolist() == [0.5, 0, 1]
     assert pooled.metrics["recall_at_10"] == 0.5
@@ -302,8 +303,8 @@ def test_seeds_are_pooled_by_hand(tracking: TrackingConfig, write: Write) -> Non
     text = plain(comparison)
     assert "ours-s0 (2 seeds)" in text
     assert "s .2357" in text
-    # Without pooling they are five runs.
-    assert len(compare(ids, tracking, metrics=["mrr"]).rows) == 5
+    # Without pooling they are six runs.
+    assert len(compare(ids, tracking, metrics=["mrr"]).rows) == 6
 
 
 @pytest.mark.parametrize("tag", ["trained_on", "model", "interrupted"])

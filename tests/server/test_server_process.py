@@ -176,11 +176,14 @@ def test_two_workers_answer_reload_survive_and_end(bundle: Path, write: Write) -
             for result in ("hit", "miss")
         )
         assert hits > misses > 0
-        # A worker that is killed is replaced, and the other one answers meanwhile.
+        # A worker that is killed is replaced, even one that loads; the other answers meanwhile.
         children = server.workers()
         os.kill(children[0], signal.SIGKILL)
         wait_for(lambda: any(f"[{children[0]}] died" in line for line in server.log))
+        wait_for(lambda: {*server.workers()} - {*children})
+        os.kill(({*server.workers()} - {*children}).pop(), signal.SIGKILL)
         assert server.ask("/v1/recommend", ASKED) == 200
+        wait_for(lambda: sum(" died" in line for line in server.log) == 2)
         wait_for(lambda: len(server.workers()) == 2 and children[0] not in server.workers())
         # SIGHUP replaces one after the other.
         children = server.workers()
