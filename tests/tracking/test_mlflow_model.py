@@ -281,7 +281,7 @@ def test_spark_answers_as_the_bundle_does(
         answered = frame.withColumn("best", predict(sql.functions.struct("items"))).collect()
     finally:
         spark.stop()
-    expected = HistoryModel(Recommender(tiny_bundle)).predict(
+    expected = HistoryModel(Recommender.load(tiny_bundle.path)).predict(
         pl.DataFrame({"user_id": list(HISTORIES), "items": list(HISTORIES.values())}),
         {"k": 2, "seen": "allow"},
     )
