@@ -159,7 +159,7 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
     """
     path = path.resolve()
     file = path.with_name(f".{path.name}.lock")
-    lock = FileLock(file, poll_interval=0.1)
+    lock, is_new = FileLock(file, poll_interval=0.1), not file.parent.exists()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=patience)
@@ -179,6 +179,9 @@ def sole_use(path: Path, doing: str, patience: float = 0) -> Iterator[None]:
     finally:
         file.unlink(missing_ok=True)  # who waits for it makes a new one
         lock.release()
+        if is_new:
+            with suppress(OSError):  # something was written beside it
+                file.parent.rmdir()
 
 
 @contextmanager

@@ -149,8 +149,7 @@ class ModelScorer:
     def _sums_pairs(self, histories: Histories) -> bool:
         """Note these histories; return whether to score all items by `_pairs`.
 
-        That is from when it has cost as much to do without them; where states are kept, as by a
-        server, from the first time on, as no request is to be slow.
+        That is once it has cost as much without; at once in a server, which keeps states.
         """
         lengths = histories.lengths.clip(max=self._max_sequence_length)
         self._read += self.num_items if self._states is not None else int(lengths.sum())
