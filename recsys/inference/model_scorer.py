@@ -135,10 +135,10 @@ class ModelScorer:
     def _scores_of_all(self, histories: Histories) -> Tensor:
         if not self._sums_pairs(histories):
             return self._scores_of_shared(histories, self._by_dimension)
-        scores = torch.empty(len(histories), self.num_items + 1, device=self._device)
+        scores = torch.empty(len(histories), self.num_items + 1)
         step = max(1, self._step[1] // self.num_items)
         for rows, batch in self._batches(histories):
-            last, indices = self._encode_last(batch), torch.from_numpy(rows).to(self._device)
+            last, indices = self._encode_last(batch), torch.from_numpy(rows)
             for start in range(0, len(rows), step):
                 some = slice(start, start + step)
                 sums = self._attended(batch[some])
@@ -155,8 +155,9 @@ class ModelScorer:
         self._read += self.num_items if self._states is not None else int(lengths.sum())
         averages = self._head.poolings.count("average")
         size = (len(self._head.poolings) + averages) * self.num_items * (self.num_items + 1)
-        # Features of purchases are in their keys: each purchase has its own.
-        return 0 < size <= _MOST_PAIRS and self._read >= self.num_items and not histories.features
+        # Features of purchases are in their keys: each purchase has its own. Unmeasured on a GPU.
+        can = self._device.type == "cpu" and not histories.features
+        return can and 0 < size <= _MOST_PAIRS and self._read >= self.num_items
 
     @cached_property
     def _pairs(self) -> list[list[Tensor]]:
@@ -167,8 +168,7 @@ class ModelScorer:
         """
         shape, pairs = (self.num_items, self.num_items + 1), []
         for pooling in self._head.poolings:
-            count = 2 if pooling == "average" else 1
-            pairs.append([torch.empty(shape, device=self._device) for _ in range(count)])
+            pairs.append([torch.empty(shape) for _ in range(1 + (pooling == "average"))])
         times = np.zeros(self.num_items, np.int64)
         items = np.arange(1, self.num_items + 1, dtype=np.int32), np.arange(self.num_items + 1)
         for rows, batch in self._batches(Histories(*items, times, times)):
@@ -186,14 +186,14 @@ class ModelScorer:
         """What all purchases add to the scores of all items, [B, I + 1]: sums of `_pairs`."""
         users, offsets, attended = histories.users, histories.offsets, []
         ages = offsets[1:][users] - 1 - np.arange(len(users))
-        items = torch.from_numpy(histories.items - np.int64(1)).to(self._device)
-        words: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
-        words["offsets"] = torch.from_numpy(offsets).to(self._device)
+        items = torch.from_numpy(histories.items - np.int64(1))
+        options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
+        options["offsets"] = torch.from_numpy(offsets)
         for rate, tables in zip(self._head.decays.tolist(), self._pairs, strict=True):
             decay = np.exp(-rate * ages)
             shares = (decay / np.add.reduceat(decay, offsets[:-1])[users]).astype(np.float32)
-            words["per_sample_weights"] = torch.from_numpy(shares).to(self._device)
-            sums = [F.embedding_bag(items, table, **words) for table in tables]
+            options["per_sample_weights"] = torch.from_numpy(shares)
+            sums = [F.embedding_bag(items, table, **options) for table in tables]
             attended.append(sums[0].div_(sums[1]) if len(sums) > 1 else sums[0])
         return reduce(Tensor.add_, attended)
 
