@@ -160,15 +160,14 @@ class ModelScorer:
         return can and 0 < size <= _MOST_PAIRS and self._read >= self.num_items
 
     @cached_property
-    def _pairs(self) -> list[list[Tensor]]:
-        """What a purchase of each item adds to each item, before decay, [I, I + 1] of each head.
+    def _pairs(self) -> list[Tensor]:
+        """What a purchase of each item adds to each item, before decay, [1, I, I + 1] of each head.
 
-        Its key and its value are those of its item. With "average", the second matrix has the
-        weights, of which a history's sum is the divisor.
+        Its key and its value are those of its item. With "average" [2, I, I + 1]: the second matrix
+        has the weights, of which a history's sum is the divisor.
         """
-        shape, pairs = (self.num_items, self.num_items + 1), []
-        for pooling in self._head.poolings:
-            pairs.append([torch.empty(shape) for _ in range(1 + (pooling == "average"))])
+        counts = [2 if pooling == "average" else 1 for pooling in self._head.poolings]
+        pairs = [torch.empty(count, self.num_items, self.num_items + 1) for count in counts]
         times = np.zeros(self.num_items, np.int64)
         items = np.arange(1, self.num_items + 1, dtype=np.int32), np.arange(self.num_items + 1)
         for rows, batch in self._batches(Histories(*items, times, times)):
