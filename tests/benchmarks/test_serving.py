@@ -174,7 +174,8 @@ def folder_for(side: str, bundle: ModelBundle, store: Path) -> Path:
         return bundle.path
     tracking = TrackingConfig(uri=f"sqlite:///{store / 'mlflow.db'}")
     name = f"speed-{bundle.num_items}"
-    return bundle_folder(register(bundle.path, name, tracking=tracking).uri, tracking)
+    # The model's folder has the bundle as data/bundle.
+    return bundle_folder(register(bundle.path, name, tracking=tracking).uri, tracking).parents[1]
 
 
 def chosen_sides() -> list[str]:
