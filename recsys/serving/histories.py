@@ -119,6 +119,7 @@ class HistoryReader:
         if isinstance(lists, Sequence) and not isinstance(lists, str):
             return self._of_lists(range(len(lists)), lists, users, times)
         if users is not None:
+            self.rows(users)  # that there is no dataset, or no such user, comes first
             raise InputError("histories: with users, give a list of item ids for each of them")
         return UserHistories.of_tokens(*self._of_log(cast("TableSource", histories)))
 

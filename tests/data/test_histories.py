@@ -68,7 +68,7 @@ WORDS = Vocabulary(pl.Series(["007", "12", "boots"]))
         (NUMBERS, [90, 5, 7, 5], [3, 1, 2, 1]),
         (NUMBERS, [6, 90, -1], [0, 3, 0]),
         (NUMBERS, pl.Series([6, None, 90]), [0, 0, 3]),
-        (NUMBERS, ["7", "007", "seven"], [2, 0, 0]),
+        (NUMBERS, ["7", "007", "--7", "+7", "9_0", "٩٠", "seven"], [2, 0, 0, 0, 0, 0, 0]),
         (NUMBERS, np.array([7, 8, 90], dtype=np.int8), [2, 0, 3]),
         (NUMBERS, np.array([7, 8, 90], dtype=np.uint64), [2, 0, 3]),
         (WORDS, ["hat", "boots"], [0, 3]),

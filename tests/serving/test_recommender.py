@@ -324,6 +324,8 @@ def test_all_users_of_the_dataset_are_answered(
         Recommender(recommender.bundle).recommend()
     with pytest.raises(InputError, match="users are looked up in a prepared dataset"):
         Recommender(recommender.bundle).recommend(users=["ann"])
+    with pytest.raises(InputError, match="users are looked up in a prepared dataset"):
+        Recommender(recommender.bundle).recommend("log.csv", users=["ann"])
 
 
 def test_a_user_of_the_dataset_is_explained(recommender: Recommender) -> None:
