@@ -128,7 +128,7 @@ def evaluate_held_out(
     return tables, catalogue_metrics(best, dataset, histories, config.cutoffs)
 
 
-# --- Metrics of the best items over the catalogue ---------------------------------------------
+# --- Metrics of the best items --------------------------------------------------------------------
 
 _KINDS = (pl.String, pl.Boolean, pl.Categorical, pl.Enum)
 

@@ -255,7 +255,7 @@ def next_list_metrics(lists: Int32s, targets: Histories) -> dict[str, Values]:
     return {f"{name}_at_{n}": value for name, value in zip(NEXT_LIST_METRICS, metrics, strict=True)}
 
 
-# --- Best items: all lists together ---------------------------------------------------------------
+# --- Best items: all lists together, and each -----------------------------------------------------
 
 
 def coverage(lists: Int32s, num_items: int) -> float:

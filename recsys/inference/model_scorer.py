@@ -61,6 +61,8 @@ class ModelScorer:
         self._states = states
         self._kept: CandidateRepresentation | None = None
         self._read = 0  # purchases of the histories that all items were scored for
+        # Matrices of pairs of each attention head: with averages, their weights beside.
+        self._tables = [2 if pooling == "average" else 1 for pooling in self._head.poolings]
 
     @property
     def _device(self) -> torch.device:
@@ -133,7 +135,11 @@ class ModelScorer:
         return items._replace(embeddings=items.embeddings.mT.contiguous().mT)
 
     def _scores_of_all(self, histories: Histories) -> Tensor:
-        if not self._sums_pairs(histories):
+        lengths = histories.lengths.clip(max=self._max_sequence_length)
+        # Pairs are worth making once it has cost as much without; at once in a server, which keeps
+        # states: no request is to be slow.
+        self._read += self.num_items if self._states is not None else int(lengths.sum())
+        if self._read < self.num_items or not self._can_sum_pairs(histories):
             return self._scores_of_shared(histories, self._by_dimension)
         scores = torch.empty(len(histories), self.num_items + 1)
         step = max(1, self._step[1] // self.num_items)
@@ -146,18 +152,11 @@ class ModelScorer:
                 scores.index_copy_(0, indices[some], sums)
         return scores
 
-    def _sums_pairs(self, histories: Histories) -> bool:
-        """Note these histories; return whether to score all items by `_pairs`.
-
-        That is once it has cost as much without; at once in a server, which keeps states.
-        """
-        lengths = histories.lengths.clip(max=self._max_sequence_length)
-        self._read += self.num_items if self._states is not None else int(lengths.sum())
-        averages = self._head.poolings.count("average")
-        size = (len(self._head.poolings) + averages) * self.num_items * (self.num_items + 1)
+    def _can_sum_pairs(self, histories: Histories) -> bool:
+        size = sum(self._tables) * self.num_items * (self.num_items + 1)
         # Features of purchases are in their keys: each purchase has its own. Unmeasured on a GPU.
-        can = self._device.type == "cpu" and not histories.features
-        return can and 0 < size <= _MOST_PAIRS and self._read >= self.num_items
+        known = self._device.type == "cpu" and not histories.features
+        return known and 0 < size <= _MOST_PAIRS
 
     @cached_property
     def _pairs(self) -> list[Tensor]:
@@ -166,14 +165,14 @@ class ModelScorer:
         Its key and its value are those of its item. With "average" [2, I, I + 1]: the second matrix
         has the weights, of which a history's sum is the divisor.
         """
-        counts = [2 if pooling == "average" else 1 for pooling in self._head.poolings]
-        pairs = [torch.empty(count, self.num_items, self.num_items + 1) for count in counts]
+        shape = self.num_items, self.num_items + 1
+        pairs = [torch.empty(count, *shape) for count in self._tables]
         times = np.zeros(self.num_items, np.int64)
         items = np.arange(1, self.num_items + 1, dtype=np.int32), np.arange(self.num_items + 1)
         for rows, batch in self._batches(Histories(*items, times, times)):
             last = self._model.encode_last(model_inputs(self._model, batch))
-            together = last.keys.transpose(0, 2), last.values.transpose(0, 2), last.lengths[:1]
-            heads = self._head.terms(*together, self._catalogue())
+            history = last.keys.transpose(0, 2), last.values.transpose(0, 2), last.lengths[:1]
+            heads = self._head.terms(*history, self._catalogue())
             block = slice(rows[0], rows[-1] + 1)
             for tables, (_, weights, value_scores, _) in zip(pairs, heads, strict=True):
                 torch.mul(weights[0], value_scores[0], out=tables[0][block])
