@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from recsys.baselines.count_ensemble import GRID, RECENT
 from recsys.baselines.counts import Popularity
 from recsys.config.experiment import Experiment
 from recsys.data.prepared import PreparedDataset
@@ -12,7 +13,6 @@ from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.held_out import HeldOutParts
 from recsys.evaluation.tables import evaluate
-from recsys.experiments.count_weights import GRID, RECENT
 from recsys.inference.catalogue import Catalogue
 from recsys.training.epochs import ENDLESS
 from recsys.training.loop import build_batches, train

@@ -99,6 +99,9 @@ class TrainingConfig(Section):
     exclude_seen: bool | None = None
     """Whether the items seen before a target, inside the window, are left out of its loss. By
     default where evaluation.seen is filter."""
+    soft_labels: float = Field(0.0, ge=0, lt=1)
+    """Share of each label that goes to items which followed the newest items of the history in
+    others; the rest is the target's. On sparse logs .5, with less dropout, learns faster."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
@@ -283,6 +286,18 @@ class Experiment(Section):
             heads = [getattr(teacher, "head", None) for teacher in teachers]
             if not all(isinstance(head, DotProduct | KernelAttention) for head in heads):
                 raise ValueError("training.teachers: each needs a dot product or kernel attention")
+        return self
+
+    @model_validator(mode="after")
+    def _can_have_soft_labels(self) -> Self:
+        if not self.training.soft_labels:
+            return self
+        if not isinstance(self.model, NextItemConfig | HSTUConfig | AveragedConfig):
+            raise ValueError(f"training.soft_labels: no model of kind {self.model.kind} has any")
+        if self.training.loss.kind != "cross_entropy":
+            raise ValueError("training.soft_labels: need the loss cross_entropy")
+        if self.training.teachers:
+            raise ValueError("training.soft_labels: set them for each of the teachers")
         return self
 
     @property

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.count_ensemble import CountEnsemble, choose_count_ensemble
 from recsys.baselines.transitions import counted
 from recsys.config.experiment import Experiment
 from recsys.config.files import flatten
@@ -25,7 +25,6 @@ from recsys.evaluation.held_out import (
 )
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.experiments.baselines import fit_baseline
-from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
 from recsys.folders.atomic import new_folder, sole_use

@@ -46,6 +46,7 @@ from recsys.training.device import (
     training_device,
 )
 from recsys.training.epochs import Curve, EpochRecorder, ProgressLine, Report
+from recsys.training.followers import Followers
 from recsys.training.module import Schedule, TrainingModule
 
 logger = logging.getLogger(__name__)
@@ -185,7 +186,13 @@ def new_module(
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
         warm.initialise(model, histories)
-    return TrainingModule(model, config, schedule, exclude_seen=exclude_seen, teacher=teacher)
+    followers = None
+    if config.soft_labels:
+        allow_seen = experiment.evaluation.seen == "allow"
+        known = histories, catalogue.num_items, config.soft_labels
+        followers = Followers(*known, allow_seen=allow_seen)
+    words = model, config, schedule
+    return TrainingModule(*words, exclude_seen=exclude_seen, teacher=teacher, followers=followers)
 
 
 def build_batches(

@@ -6,6 +6,7 @@ all would not fit into memory. Negatives are drawn once per step and shared by a
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from recsys.data.batches import batch_width
 from recsys.data.histories import PAD
 from recsys.model.heads import CandidateRepresentation, HistoryRepresentation
 from recsys.model.models import Model
+from recsys.training.followers import Followers
 
 _CACHE_LINE = 64  # bytes
 _TAUGHT = 0.9
@@ -153,6 +155,7 @@ def chunked_cross_entropy(
     *,
     chunk_rows: int = 64,
     teacher: tuple[Tensor, Tensor] | None = None,
+    soften: Callable[[Tensor, slice], None] | None = None,
 ) -> Tensor:
     """Return the mean over targets [B, L] of -log softmax(logits)[target].
 
@@ -160,6 +163,7 @@ def chunked_cross_entropy(
     target PAD has no loss. The row of a candidate is its number in both. With the states [B, L, W]
     and items [C, W] of a ``teacher`` the gradient is that of a cross-entropy whose targets are
     mostly its softmax (Hinton et al. 2015, https://arxiv.org/abs/1503.02531); the value stays.
+    ``soften`` changes the gradient of some sequences [b, L, C], too: see `Followers.soften`.
     """
     width = candidates.embeddings.shape[-2]
     candidates = CandidateRepresentation(*map(_aligned, candidates))
@@ -173,6 +177,8 @@ def chunked_cross_entropy(
         if teacher is not None:
             soft = softmax_gradient(teacher[0][rows] @ teacher[1].T, *known)[1]
             gradient.sub_(soft, alpha=_TAUGHT)
+        if soften is not None:
+            soften(gradient, rows)
         return losses, gradient
 
     total = chunked_sum(logits, loss, history, candidates, chunk_rows)
@@ -318,12 +324,14 @@ def mean_loss(
     targets: Tensor,
     seen: Tensor | None,
     taught: tuple[Tensor, Tensor] | None = None,
+    soft: tuple[Followers, Tensor] | None = None,
 ) -> Tensor:
     """Return the mean loss of the targets [B, L], PAD for none.
 
     ``history`` and ``seen`` are what `Model.teacher_forced` returns; if ``seen`` is None, seen
     items are wrong answers like any other. ``taught`` are the states [B, L, W] of a teacher and its
     items [I + 1, W], for a loss over the full catalogue: over a sample of it where it is large.
+    ``soft`` are the items of the histories [B, L] and what softens the labels of an untaught loss.
     """
     if not isinstance(config, CrossEntropy):
         return _sampled_loss(config, model, history, targets, seen)
@@ -348,6 +356,7 @@ def mean_loss(
         None if seen is None else lambda rows: seen_before(seen, positions[rows], length),
         chunk_rows=head.chunk_rows(targets.shape[1], len(table), table.device),
         teacher=taught,
+        soften=None if soft is None else partial(soft[0].soften, soft[1], positions, targets),
     )
 
 

@@ -18,6 +18,7 @@ from recsys.data.batches import SequenceBatch
 from recsys.data.histories import PAD
 from recsys.model.heads import HistoryRepresentation
 from recsys.model.models import Model, ModelInputs
+from recsys.training.followers import Followers
 from recsys.training.losses import mean_loss
 
 
@@ -95,6 +96,7 @@ class TrainingModule(pl.LightningModule):
 
     ``exclude_seen`` says whether items seen before a target are excluded from its negatives. A
     ``teacher`` has been trained, its scores are dot products, and the model learns them too.
+    ``followers`` soften the labels of its targets.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class TrainingModule(pl.LightningModule):
         *,
         exclude_seen: bool,
         teacher: Model | None = None,
+        followers: Followers | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -115,6 +118,7 @@ class TrainingModule(pl.LightningModule):
         self._config = config
         self._exclude_seen = exclude_seen
         self._random: Tensor | None = None
+        self.followers = followers  # a module: its tensors move to the device
         self._teacher: tuple[Model, Tensor] | None = None  # is no part of this module
         if teacher is not None:
             with torch.no_grad():
@@ -168,8 +172,9 @@ class TrainingModule(pl.LightningModule):
             with torch.no_grad():
                 states = teacher.teacher_forced(_inputs(batch), batch.targets)[0].states
             taught = states, items
+        soft = None if self.followers is None else (self.followers, batch.items)
         words = self._config.loss, self.model, history, batch.targets, excluded
-        return mean_loss(*words, taught)
+        return mean_loss(*words, taught, soft)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = RowwiseAdamW(

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from recsys.baselines.count_ensemble import CountEnsemble
+from recsys.baselines.count_ensemble import CountEnsemble, choose_count_ensemble
 from recsys.baselines.transitions import PCTM, PCTMSettings
 from recsys.config.files import parse_experiment
 from recsys.config.model import DotProduct, TargetAttention
@@ -24,7 +24,6 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, evaluate
-from recsys.experiments.count_weights import choose_count_ensemble
 from recsys.experiments.fit import fit
 from recsys.reports.comparison import compare
 from recsys.serving.bundle import ModelBundle
