@@ -58,7 +58,7 @@ def test_labels_are_drawn_as_often_as_items_follow_others(*, allow_seen: bool) -
     targets = torch.tensor([[6], [1], [5], [9]])
     known = [*read, read[0][:4]]
     torch.manual_seed(0)
-    drawn = [followers.draw(items, positions, targets) for _ in range(400)]
+    drawn = [followers.draw(items, positions, targets) for _ in range(800)]
     for row, labels in enumerate(torch.cat(drawn, dim=-1).squeeze(1).tolist()):
         expected = expected_shares(known[row], int(targets[row]), allow_seen=allow_seen)
         counted = Counter(labels)
@@ -87,7 +87,7 @@ def test_the_gradient_is_that_of_a_cross_entropy_with_soft_labels(head: Any) -> 
     places = torch.arange(6).view(2, 3)
     if isinstance(head, DotProduct):  # without padding
         places = torch.tensor([[0], [1], [2], [3]])
-    labels = followers.draw(items, places, targets.flatten()[places]).view(-1, 32)
+    labels = followers.draw(items, places, targets.flatten()[places]).view(-1, 16)
     scores = model.head.logits(history, model.head.represent_candidates(model.items.table()))
     expected, value = torch.zeros((), dtype=torch.float64), 0.0
     for n, (row, t) in enumerate(((0, 0), (0, 1), (0, 2), (1, 0))):
@@ -97,7 +97,7 @@ def test_the_gradient_is_that_of_a_cross_entropy_with_soft_labels(head: Any) -> 
         soft = Counter(labels[n].tolist())
         assert len(soft) > 1
         for item, count in soft.items():
-            expected = expected - 0.4 * count / 32 * logs[left.index(item)] / 4
+            expected = expected - 0.4 * count / 16 * logs[left.index(item)] / 4
         expected = expected - 0.6 * logs[left.index(target)] / 4
         value -= logs[left.index(target)].item() / 4
     assert found.item() == pytest.approx(value)
