@@ -168,10 +168,7 @@ def read_log(
     rows = _Rows(log, table)
     rows.load([*needed])
     rows.drop_blank([*needed])
-    if table.dropped is None:
-        rows.drop_by(conditions)
-    else:
-        log.dropped |= table.dropped
+    rows.drop_by(conditions)
     rows.drop_blank([*roles.values(), *config.keep])
     rows.type_columns(config)
     if not table.is_ordered and columns.position is None:

@@ -72,8 +72,6 @@ class OpenTable:
     """Whether all columns are text because a text file does not tell types."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Why columns must not be needed, since files lack them or have them in other types."""
-    dropped: Mapping[str, int] | None = None
-    """The rows that conditions have dropped already, by their reasons; None if none was asked."""
     is_ordered: bool = True
     """Whether its rows have an order, as those of a frame of Spark may not."""
 

@@ -1,4 +1,4 @@
-"""A frame that Spark filters is, to the byte, the dataset that this process makes alone."""
+"""A frame that Spark writes is, to the byte, the dataset that this process makes alone."""
 
 from __future__ import annotations
 
@@ -99,23 +99,6 @@ def test_a_log_of_text(spark: Any, tmp_path: Path) -> None:
     assert {"no item", "returns", "where", "since"} <= found.manifest.dropped.keys()
     assert found.item_table["item_id"].dtype == pl.Int64
     assert {path.name for path in tmp_path.iterdir()} == {"log", "alone", "spark"}
-
-
-def test_conditions_say_the_same_on_spark(spark: Any, tmp_path: Path) -> None:
-    """Columns found by name, with words for missing ids; quotes and backslashes in texts."""
-    titles = ['12" vinyl', "it's", "C:\\new", "new"] * 5
-    log = pl.DataFrame({"customer": [1, 2] * 10, "sku": [*"abcdefghi", "NULL"] * 2})
-    log = log.with_columns(pl.Series("the title", titles), timestamp=pl.int_range(20))
-    folder = write_parts(log, tmp_path / "log")
-    for name, where in {
-        "missing": "sku is not null",
-        "quote": 'sku is not null and "the title" <> \'12" vinyl\'',
-        "apostrophe": "sku is not null and \"the title\" <> 'it''s'",
-        "backslash": "sku is not null and \"the title\" = 'C:\\new'",
-    }.items():
-        config = DataConfig(where=where)
-        alone = prepare(str(folder), config, tmp_path / name)
-        same_files(alone, prepare(read(spark, folder), config, tmp_path / f"{name} on spark"))
 
 
 def test_frames_of_other_libraries_are_the_same(spark: Any, tmp_path: Path) -> None:
