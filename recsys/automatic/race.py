@@ -130,7 +130,8 @@ def train_on(context: Context, winner: Racer) -> list[Racer]:
     """Train the winner of a race on while it gains; then one of another kind, if time is left.
 
     It is the most promising one that has the time, whether it was in the race or not: models of one
-    kind, such as two with a dot product, err alike.
+    kind, such as two with a dot product, err alike. A mean is worth less than the refits of its
+    members, so that these have their time.
     """
     clock = context.clock
     context.say(f"training {winner.name}")
@@ -140,7 +141,9 @@ def train_on(context: Context, winner: Racer) -> list[Racer]:
     family = winner.experiment.model.family
     others = [r for r in context.racers if r.experiment.model.family != family and not r.failure]
     for other in others:
-        until = context.moment(_TRAINING, [winner, other])
+        until, end = (context.moment(share, [winner, other]) for share in (_TRAINING, 1.0))
+        refits = winner.seconds_of_refit + other.seconds
+        until = min(until, (clock.spent + end - refits) / 2)
         missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
         seconds = missing / other.experiment.training.validate_every * other.interval
         if not missing or clock.spent + seconds <= until:

@@ -18,6 +18,7 @@ from recsys.automatic.clock import Clock, Speed
 from recsys.automatic.rules import Kind, Plan
 from recsys.baselines.tuned import BASELINES
 from recsys.config.experiment import Experiment
+from recsys.config.model import TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
@@ -26,6 +27,7 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.folders.atomic import new_file
 from recsys.folders.manifest import tree_sha256
 from recsys.inference.catalogue import Catalogue
+from recsys.inference.model_scorer import MOST_PAIRS
 from recsys.model.models import Model
 from recsys.progress import Stage
 from recsys.reports.run_page import RacePoint
@@ -146,8 +148,7 @@ class Context:
         if state.race_began is None:
             state.race_began = clock.spent
         valid, test = len(self.held_out.valid.histories), len(self.held_out.test.histories)
-        ranking = sum(racer.validating / max(len(racer.points), 1) / valid for racer in members)
-        ranking = ranking or self.speed.ranking
+        ranking = sum(racer.ranking for racer in members) or self.speed.ranking
         testing = ranking * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
         testing += self.speed.seconds_to_weigh(len(self.held_out.weighing.histories), ranking)
         baselines = sum(2 * tuned.trial_seconds + _STORE_SECONDS for tuned in state.baselines)
@@ -273,6 +274,21 @@ class Racer:
         steps = self.steps * training.validate_every / training.epochs_per_pass
         ranking = len(self.context.held_out.valid.histories) * speed.ranking
         return self.kind.cost * (steps * training.batch_tokens * speed.token + ranking)
+
+    @property
+    def ranking(self) -> float:
+        """Seconds to rank a target in a test: as in its validations, unless they had a fixed cost.
+
+        Target attention makes its matrix of pairs of items in each, and costs little after that.
+        """
+        model, num_items = self.experiment.model, self.context.dataset.num_items
+        head = getattr(model, "head", None)
+        if isinstance(head, TargetAttention) and not getattr(model, "interaction_features", ()):
+            matrices = head.num_heads * (2 if head.pooling == "average" else 1)
+            if matrices * num_items * (num_items + 1) <= MOST_PAIRS:
+                return self.kind.cost * self.context.speed.ranking
+        targets = len(self.context.held_out.valid.histories)
+        return self.validating / max(len(self.points), 1) / targets
 
     @property
     def seconds_of_refit(self) -> float:

@@ -35,7 +35,7 @@ from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, 
 # fits in its cache: for 346 histories of Beauty, 12,101 items and target attention, steps of 2^24
 # elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = (1 << 12, 1 << 19), (1 << 17, 1 << 26)
-_MOST_PAIRS = min(1 << 31, memory_limit() // 8) // 4
+MOST_PAIRS = min(1 << 31, memory_limit() // 8) // 4
 """The most numbers in matrices of pairs of items: 2 GiB, which one of 23,000 items takes."""
 
 
@@ -156,7 +156,7 @@ class ModelScorer:
         size = sum(self._tables) * self.num_items * (self.num_items + 1)
         # Features of purchases are in their keys: each purchase has its own. Unmeasured on a GPU.
         known = self._device.type == "cpu" and not histories.features
-        return known and 0 < size <= _MOST_PAIRS
+        return known and 0 < size <= MOST_PAIRS
 
     @cached_property
     def _pairs(self) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -333,9 +333,16 @@ def test_another_kind_trains_if_it_has_a_quarter_of_the_epochs_in_time(
     of(winner, *[0.1] * 12)
     of(other, *[0.1] * epochs)
     clock = winner.context.clock
-    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left)
+    refits = 1e9
+
+    def moment(_: Context, share: float, __: Sequence[Racer]) -> float:
+        return clock.spent + (refits if share == 1 else left)
+
+    monkeypatch.setattr(Context, "moment", moment)
     monkeypatch.setattr(Racer, "train", lambda racer, _: None)
     assert race.train_on(winner.context, winner) == [winner, other][: 1 + joins]
+    refits = winner.seconds_of_refit + other.seconds + 1.2  # .6 of a second to train in
+    assert race.train_on(winner.context, winner) == [winner, other][: 1 + (epochs == 3)]
     winner.context.averages = False
     assert race.train_on(winner.context, winner) == [winner]
 
@@ -357,7 +364,12 @@ def test_after_a_race_of_one_another_kind_trains_if_it_has_the_time(
     monkeypatch.setattr(Racer, "train", train)
     clock, seconds = context.clock, 3 * hstu.interval / hstu.experiment.training.validate_every
     left = 9.0
-    monkeypatch.setattr(Context, "moment", lambda *_: clock.spent + left * seconds)
+    monkeypatch.setattr(Racer, "seconds_of_refit", 0.0)
+
+    def moment(_: Context, share: float, __: Sequence[Racer]) -> float:
+        return clock.spent + (1e9 if share == 1 else left * seconds)
+
+    monkeypatch.setattr(Context, "moment", moment)
     assert race.train_on(context, winner) == [winner, hstu]
     assert tried == [winner, summed, hstu]  # the first one fails
     assert (summed.outcome, hstu.outcome) == ("not raced: no time", "adds nothing")
