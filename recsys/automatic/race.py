@@ -29,9 +29,9 @@ _COSTLY = {"ease": 6_000, "item_knn": 30_000, "matrix_factorisation": 100_000}
 """Those that begin in the first quarter of the time alone; the catalogues that are too large."""
 _RACE, _TRAINING = 0.4, 0.65
 """Shares of the training time after which the race, and the training, end; then comes the refit."""
-_FEWEST, _PASSES = 3, 8
-"""Validations of each racer, and passes over the log, in the first rung: after fewer, chance
-decides, or how fast a model learns and not how well."""
+_FEWEST, _PASSES, _SOFT_PASSES = 3, 8, 5
+"""Validations of each racer, and passes over the log (with soft labels), in the first rung: after
+fewer, chance decides, or how fast a model learns and not how well."""
 _ENOUGH, _GAIN_OF_MEAN = 0.25, 0.03
 """The share of the winner's epochs that another kind needs, and the share by which their mean must
 be better, without counts, which leave a third of it."""
@@ -90,13 +90,18 @@ def race(context: Context, racers: Sequence[Racer]) -> list[Racer]:
 def choose_field(racers: Sequence[Racer], seconds: float) -> list[Racer]:
     """Return those that a race of so many seconds can compare, the most promising first.
 
-    If it can compare none, the most promising one that can be validated a few times in it.
+    If it can compare none, the most promising one that can be validated a few times in it. On
+    sparse logs, which have soft labels, none takes the time of a more promising one that has too
+    little for a race: that one is to join the mean.
     """
     field = list(racers[:1])
     for racer in racers[1:]:
         wider = [*field, racer]
         needed = sum(map(seconds_to_compare, wider)) * _num_rungs(wider)
-        field = wider if needed <= seconds else field
+        if needed <= seconds:
+            field = wider
+        elif racer.experiment.training.soft_labels:
+            break
     if len(field) > 1:
         return field
     validated = [racer for racer in racers if _FEWEST * racer.interval <= seconds]
@@ -106,8 +111,9 @@ def choose_field(racers: Sequence[Racer], seconds: float) -> list[Racer]:
 def seconds_to_compare(racer: Racer) -> float:
     """Return the seconds that a racer needs in the first rung."""
     training = racer.experiment.training
-    passes = math.ceil(_PASSES * training.epochs_per_pass / training.validate_every)
-    return max(_FEWEST, passes) * racer.interval
+    passes = _SOFT_PASSES if training.soft_labels else _PASSES
+    validations = math.ceil(passes * training.epochs_per_pass / training.validate_every)
+    return max(_FEWEST, validations) * racer.interval
 
 
 def _num_rungs(field: Sequence[Racer]) -> int:
