@@ -112,7 +112,7 @@ def open_index(path: str | os.PathLike[str], bundle: ModelBundle) -> faiss.Index
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedScorer:
-    """The scores of another scorer; its best items are found by an index. A `RankingScorer`."""
+    """The scores of another scorer; its best items are found by an index."""
 
     exact: Scorer
     """Answers users for whom the index finds too few items, because the others were seen."""
@@ -132,7 +132,7 @@ class IndexedScorer:
         return self.exact.score(histories, candidates)
 
     def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
-        """See `recsys.inference.ranking.top_k`; no history may be empty."""
+        """See `recsys.inference.ranking.top_k`, which calls it; no history may be empty."""
         items, values = no_items(len(histories), k)
         count = min(self.retrieve or k, self.num_items)
         for start in range(0, len(histories), _USERS):
