@@ -28,9 +28,8 @@ from recsys.evaluation.tables import (
     rank_table,
     top_k_table,
 )
-from recsys.inference.model_scorer import SequenceGenerator
 from recsys.inference.ranking import rank_targets, top_k
-from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
+from recsys.inference.scorer import Scored, Scorer, Seen, TopItems, user_batches
 
 _LONGEST = 100
 
@@ -231,6 +230,8 @@ def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) 
 
 BASKET_LIST_LENGTH = 10
 """The length of the lists that are compared to baskets, which differ in size."""
+ListMaker = Callable[[Histories, int, Seen], TopItems]
+"""Makes a list of a length for each history, such as a `generate_lists` of a model."""
 
 
 def next_list_length(dataset: PreparedDataset) -> int | None:
@@ -246,27 +247,25 @@ def next_list_length(dataset: PreparedDataset) -> int | None:
 
 
 def evaluate_lists(
-    sources: Mapping[str, Scorer | SequenceGenerator],
+    sources: Mapping[str, Scorer | ListMaker],
     dataset: PreparedDataset,
     seen: Seen,
     request_time: RequestTime = "unknown",
 ) -> dict[str, NextListTable]:
     """Make a list for every user with test targets, and tabulate both by name.
 
-    Generators make lists purchase by purchase; the lists of scorers are their best items. There are
-    no tables where the split holds out one target per user.
+    The lists of scorers are their best items. There are no tables where the split holds out one
+    target per user.
 
     Raises:
-        InputError: a generator cannot generate lists of that length.
+        InputError: a model cannot generate lists of that length.
     """
     length, tables = next_list_length(dataset), {}
     if length is None:
         return {}
     holdout = dataset.holdout("test", request_time)
     for name, source in sources.items():
-        if isinstance(source, SequenceGenerator):
-            lists, _ = source.generate(holdout.histories, length, seen)
-        else:
-            lists, _ = top_k(source, holdout.histories, length, seen)
+        make = source if callable(source) else partial(top_k, source)
+        lists, _ = make(holdout.histories, length, seen)
         tables[name] = next_list_table(lists, holdout, dataset.num_items, seen)
     return tables

@@ -21,10 +21,10 @@ from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
-from recsys.inference.model_scorer import ModelScorer, SequenceGenerator, StateCache
+from recsys.inference.model_scorer import ModelScorer, StateCache, generate_lists
 from recsys.inference.ranking import AllowedItems, TwoStages, no_items, top_k
 from recsys.inference.scorer import Scored, Scorer, Seen
-from recsys.model.sequence_to_sequence import Greedy, SequenceToSequence, Strategy
+from recsys.model.sequence_to_sequence import SequenceToSequence, Strategy
 from recsys.serving.bundle import ModelBundle, refuse_fork
 from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import (
@@ -279,10 +279,12 @@ class Recommender:
                 "train one with model.kind=sequence_to_sequence"
             )
         longest = bundle.experiment.model.max_sequence_length
-        generator = SequenceGenerator(model, longest, strategy or Greedy())
         known = np.flatnonzero(queries.histories.lengths)
-        generated, log_probabilities = generator.generate(
-            queries.histories.take(known), n, policy, candidates=allowed, repeats=repeats
+        generated, log_probabilities = generate_lists(
+            *(model, longest, queries.histories.take(known), n, policy),
+            strategy=strategy,
+            candidates=allowed,
+            repeats=repeats,
         )
         choices = np.arange(1, bundle.num_items + 1) if allowed is None else allowed
         popular = choices[np.argsort(-bundle.popularity[choices - 1], kind="stable")[:n]]
