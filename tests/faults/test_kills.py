@@ -77,7 +77,7 @@ APPENDER = """
 import json, shutil, sys
 from pathlib import Path
 from recsys.data.appending import append
-from recsys.data.manifest import Manifest
+from recsys.data.preparation import Manifest
 from tests.faults.mortal import killed_at
 
 root, old, new = (Path(name) for name in sys.argv[1:4])
