@@ -40,7 +40,7 @@ from recsys.experiments.results import Run
 from recsys.experiments.suite import MODEL, backtest, run_suite
 from recsys.experiments.tune import tune
 from recsys.serving.bundle import ModelBundle
-from recsys.tracking.runs import find_runs
+from recsys.tracking.store import find_runs
 
 WALKS, LEADERS, FOLLOWERS, TEST = 40, 3, 2, 6
 """The last one is the time of everybody's test target."""

@@ -16,7 +16,7 @@ from recsys.folders.manifest import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.registry import Registered, local_bundle, register_bundle
-from recsys.tracking.runs import find_run
+from recsys.tracking.store import find_run
 from recsys.tracking.tracker import Tracker
 
 

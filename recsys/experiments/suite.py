@@ -16,7 +16,7 @@ from recsys.experiments.baselines import baseline_settings, baselines_of, beside
 from recsys.experiments.fit import fit
 from recsys.folders.atomic import BusyError, sole_use
 from recsys.progress import new_progress, stage
-from recsys.tracking.runs import find_runs
+from recsys.tracking.store import find_runs
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoints import CheckpointError
 from recsys.training.loop import with_enough_epochs
