@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recsys.errors import printable
-from recsys.folders.atomic import new_file
+from recsys.folders import new_file
 from recsys.progress import stage
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import HeldOutParts
-from recsys.folders.atomic import new_file
-from recsys.folders.manifest import tree_sha256
+from recsys.folders import new_file, tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import MOST_PAIRS
 from recsys.model.models import Model

@@ -27,7 +27,7 @@ from recsys.data.tables import TableSource
 from recsys.data.times import COMPACT
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, checked_path
-from recsys.folders.atomic import sole_use, work_folder
+from recsys.folders import sole_use, work_folder
 
 logger = logging.getLogger(__name__)
 

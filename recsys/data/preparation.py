@@ -28,8 +28,7 @@ from recsys.data.splits import BLOCK, SplitChoice, cut_points, folds, user_block
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in
 from recsys.errors import InputError
-from recsys.folders.atomic import new_folder, sole_use, work_folder
-from recsys.folders.manifest import FolderManifest
+from recsys.folders import FolderManifest, new_folder, sole_use, work_folder
 from recsys.progress import stage
 
 logger = logging.getLogger(__name__)

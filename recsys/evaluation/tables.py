@@ -26,8 +26,7 @@ from recsys.evaluation.metrics import (
     summarise,
     user_values,
 )
-from recsys.folders.atomic import new_file
-from recsys.folders.manifest import BLANK, check_seal, seal
+from recsys.folders import BLANK, check_seal, new_file, seal
 from recsys.inference.ranking import rank_targets
 from recsys.inference.scorer import Scorer, Seen
 

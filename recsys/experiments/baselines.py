@@ -15,7 +15,7 @@ from recsys.data.splits import Holdout
 from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, evaluate_lists, find_holdout
 from recsys.experiments.results import Results, Run
-from recsys.folders.atomic import new_folder
+from recsys.folders import new_folder
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.calibration import temperature_of

@@ -28,7 +28,7 @@ from recsys.evaluation.tables import RankTable, evaluate, rank_table
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
-from recsys.folders.atomic import new_folder, sole_use
+from recsys.folders import new_folder, sole_use
 from recsys.inference.model_scorer import ModelScorer, generate_lists
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.machine import peak_memory_mib, reset_peak_memory

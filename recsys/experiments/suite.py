@@ -14,7 +14,7 @@ from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, pool_folds
 from recsys.experiments.baselines import baseline_settings, baselines_of, beside, fit_baseline
 from recsys.experiments.fit import fit
-from recsys.folders.atomic import BusyError, sole_use
+from recsys.folders import BusyError, sole_use
 from recsys.progress import new_progress, stage
 from recsys.tracking.store import find_runs
 from recsys.tracking.tracker import finished_run

@@ -15,7 +15,7 @@ from recsys.config.files import dump_experiment, flatten, parse_experiment
 from recsys.config.suite import Range, Search
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
-from recsys.folders.atomic import new_file, sole_use
+from recsys.folders import new_file, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import stage
 from recsys.tracking.tracker import config_fingerprint

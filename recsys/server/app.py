@@ -30,7 +30,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from recsys.errors import InputError, one_line
-from recsys.folders.manifest import library_version
+from recsys.folders import library_version
 from recsys.loading import open_bundle
 from recsys.machine import usable_processors
 from recsys.server.schemas import (

@@ -22,8 +22,7 @@ from recsys.data.histories import PAD, Float32s, Histories, Int32s
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, checked_path, install_hint
 from recsys.evaluation.held_out import find_holdout
-from recsys.folders.atomic import new_folder
-from recsys.folders.manifest import FolderManifest, tree_sha256
+from recsys.folders import FolderManifest, new_folder, tree_sha256
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import check_numbers, no_items, top_k
 from recsys.inference.scorer import Scorer, Seen, TopItems

@@ -25,7 +25,7 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError, one_line
 from recsys.evaluation.metrics import Source, source_of
 from recsys.evaluation.tables import NextListTable, RankTable
-from recsys.folders.atomic import new_file, sole_use
+from recsys.folders import new_file, sole_use
 
 logger = logging.getLogger(__name__)
 
