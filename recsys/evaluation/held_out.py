@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -269,3 +270,52 @@ def evaluate_lists(
         lists, _ = make(holdout.histories, length, seen)
         tables[name] = next_list_table(lists, holdout, dataset.num_items, seen)
     return tables
+
+
+# --- Calibrated probabilities ---------------------------------------------------------------------
+
+CALIBRATING = 500
+"""Histories that a temperature is fitted on, drawn at random if there are more."""
+_STEPS, _PRECISION = 30, 1e-4
+_FARTHEST, _LARGEST = 4.0, 1e6
+"""The largest factor by which a step changes the temperature, and the largest temperature."""
+
+
+def temperature_of(scorer: Scorer, holdout: Holdout, seed: int) -> float | None:
+    """Return the temperature with the least log loss on targets, drawn by the seed; None without.
+
+    Scores divided by it are the logits of calibrated probabilities: Guo et al. 2017, "On
+    calibration of modern neural networks". The log loss is convex in 1 / temperature: Newton's
+    method finds its minimum.
+    """
+    holdout = holdout.sample(CALIBRATING, seed)
+    if not len(holdout.targets):
+        return None
+    inverse = 1.0
+    for _ in range(_STEPS):
+        slope = curvature = 0.0
+        for scores, target_scores in _known_scores(scorer, holdout):
+            probabilities = (scores * inverse).softmax(dim=1)
+            known = scores.masked_fill(scores == -torch.inf, 0.0)
+            mean = (probabilities * known).sum(dim=1)
+            slope += float((mean - target_scores).sum())
+            curvature += float((probabilities * (known - mean[:, None]) ** 2).sum())
+        if curvature <= 0:  # all scores are equal, or the target of each history stands out
+            break
+        lowest = max(inverse / _FARTHEST, 1 / _LARGEST)
+        highest = min(inverse * _FARTHEST, _LARGEST)
+        before, inverse = inverse, min(max(inverse - slope / curvature, lowest), highest)
+        if abs(inverse / before - 1) < _PRECISION:
+            break
+    return 1 / inverse
+
+
+@torch.inference_mode()
+def _known_scores(scorer: Scorer, holdout: Holdout) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the scores of all items [B, I] and of the targets [B] that are not -inf."""
+    for batch in user_batches(len(holdout.histories), scorer.num_items):
+        _, own = holdout.after(np.r_[batch])
+        scores = scorer.score(own.histories).double().cpu()[torch.from_numpy(own.history_rows)]
+        targets = scores.gather(1, torch.from_numpy(own.targets.astype(np.int64))[:, None])[:, 0]
+        possible = targets > -torch.inf
+        yield scores[possible, 1:], targets[possible]

@@ -22,6 +22,7 @@ from recsys.evaluation.held_out import (
     evaluate_held_out,
     evaluate_lists,
     next_list_length,
+    temperature_of,
     with_segments,
 )
 from recsys.evaluation.tables import RankTable, evaluate, rank_table
@@ -35,7 +36,6 @@ from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import TrainingState
