@@ -182,8 +182,7 @@ class ModelScorer:
 
     def _attended(self, histories: Histories) -> Tensor:
         """What all purchases add to the scores of all items, [B, I + 1]: sums of `_pairs`."""
-        users, offsets, attended = histories.users, histories.offsets, []
-        ages = offsets[1:][users] - 1 - np.arange(len(users))
+        users, ages, offsets, attended = histories.users, histories.ages, histories.offsets, []
         items = torch.from_numpy(histories.items - np.int64(1))
         options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
         options["offsets"] = torch.from_numpy(offsets)
