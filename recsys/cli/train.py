@@ -237,10 +237,9 @@ def evaluate_held_out(
         return
     if bundle is None or name is not None or overrides or uri is not None:
         raise InputError("evaluate: needs a trained model, or --predictions FILE and its options")
-    from recsys.evaluation.candidates import choose_candidates
     from recsys.evaluation.held_out import find_holdout, with_segments
     from recsys.evaluation.metrics import metric_names
-    from recsys.evaluation.tables import evaluate
+    from recsys.evaluation.tables import choose_candidates, evaluate
     from recsys.inference.ranking import TwoStages
     from recsys.inference.scorer import ReportingScorer, Scorer
     from recsys.serving.bundle import for_evaluation

@@ -18,9 +18,9 @@ from recsys.data.histories import PAD, Bools, Histories
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
-from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics import coverage, diversity, gini, mean_of_lists, user_means
 from recsys.evaluation.tables import (
+    Candidates,
     NextListTable,
     RankTable,
     SavedTable,

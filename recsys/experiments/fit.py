@@ -15,7 +15,6 @@ from recsys.config.files import flatten
 from recsys.config.model import SequenceToSequenceConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import (
     HeldOutParts,
     ListMaker,
@@ -25,7 +24,7 @@ from recsys.evaluation.held_out import (
     temperature_of,
     with_segments,
 )
-from recsys.evaluation.tables import RankTable, evaluate, rank_table
+from recsys.evaluation.tables import Candidates, RankTable, choose_candidates, evaluate, rank_table
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all

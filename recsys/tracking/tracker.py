@@ -22,7 +22,7 @@ from mlflow.utils.uri import is_local_uri
 from recsys.config.experiment import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated, one_line, undivided
-from recsys.evaluation.candidates import Candidates, protocol_tags
+from recsys.evaluation.tables import Candidates, protocol_tags
 from recsys.folders import file_sha256, sync, sync_entries
 from recsys.tracking.store import STORE_ERRORS, open_store, refuse_broken_store
 
