@@ -20,7 +20,7 @@ from recsys.reports import comparison
 from recsys.reports.comparison import Comparison
 from recsys.reports.comparison_page import write_comparison_report
 from recsys.serving.recommender import Recommender
-from recsys.tracking.runs import log_report
+from recsys.tracking.store import log_report
 
 logger = logging.getLogger(__name__)
 

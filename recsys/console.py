@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from recsys.errors import printable
+from recsys.folders import new_file
+from recsys.progress import stage
 
 if TYPE_CHECKING:
+    from recsys.data.prepared import PreparedDataset
     from recsys.reports.comparison import Comparison
 
 AS_JSON = ContextVar("AS_JSON", default=False)
 MOST_ROWS = 20  # that a person reads on a terminal
+_ROWS, _USERS = 1 << 20, 1 << 14
+"""Rows of an answer, and users of a dataset, that are in the memory at once."""
 
 
 def say(text: str) -> None:
@@ -58,8 +66,6 @@ def show_frame(frame: pl.DataFrame, out: Path | None = None) -> None:
     A table is cut after `MOST_ROWS` rows, or after those of the first user if they are more.
     """
     if out is not None:
-        from recsys.serving.files import write_frames  # noqa: PLC0415 - most tables are printed
-
         show_rows([{"file": str(out), "rows": write_frames([frame], out)}])
         return
     most = MOST_ROWS
@@ -92,3 +98,48 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, int) and not name.endswith("_id"):  # an id is shown to be copied
         return f"{value:,}"
     return printable(str(value))
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
+    """Write frames of the same columns to a Parquet or CSV file, atomically; return their rows."""
+    rows = 0
+    with new_file(out) as file, file.open("wb") as stream, ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for number, frame in enumerate(frames):
+            rows += len(frame)
+            if out.suffix == ".csv":
+                frame.write_csv(stream, include_header=number == 0)
+                continue
+            table = frame.to_arrow()
+            if writer is None:
+                writer = pq.ParquetWriter(stream, table.schema, compression="zstd")
+                stack.enter_context(writer)
+            writer.write_table(table)
+    return rows
+
+
+def write_answers(
+    dataset: PreparedDataset,
+    users: Sequence[Any] | None,
+    answer: Callable[..., pl.DataFrame],
+    rows_per_user: int,
+    out: Path,
+) -> int:
+    """Write the answers for users of a dataset, all if None, to a file; return their rows.
+
+    The users are read some at a time. ``answer`` makes the rows of some users, so many for each of
+    them at most.
+    """
+    known = dataset.user_ids if users is None else list(dict.fromkeys(users))
+    size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))
+
+    def frames() -> Iterator[pl.DataFrame]:
+        with stage("recommending", total=max(1, ceil(len(known) / size))) as line:
+            for start in range(0, max(1, len(known)), size):
+                yield answer(users=known[start : start + size])
+                line.advance()
+
+    return write_frames(frames(), out)

@@ -17,8 +17,9 @@ import typer.main
 
 import recsys
 from recsys.cli import app, main
-from recsys.config import data, experiment, model, suite
+from recsys.config import data, experiment, model
 from recsys.config.section import Section
+from recsys.experiments import suite, tune
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -147,7 +148,7 @@ def test_the_configuration_reference_has_every_section_and_field() -> None:
     spec.loader.exec_module(extension)
     sections = {
         kind
-        for module in (data, experiment, model, suite)
+        for module in (data, experiment, model, suite, tune)
         for name, kind in vars(module).items()
         if inspect.isclass(kind) and issubclass(kind, Section) and not name.startswith("_")
     }

@@ -29,7 +29,6 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config.data import Backtest, DataConfig
 from recsys.config.experiment import Experiment, TrackingConfig
 from recsys.config.files import parse_experiment
-from recsys.config.suite import Search, Suite
 from recsys.data.histories import Histories
 from recsys.data.preparation import fold_configs
 from recsys.data.prepared import Part, PreparedDataset, prepare
@@ -37,10 +36,10 @@ from recsys.evaluation.tables import RankTable, TopKTable
 from recsys.experiments.baselines import fit_baselines
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
-from recsys.experiments.suite import MODEL, backtest, run_suite
-from recsys.experiments.tune import tune
+from recsys.experiments.suite import MODEL, Suite, backtest, run_suite
+from recsys.experiments.tune import Search, tune
 from recsys.serving.bundle import ModelBundle
-from recsys.tracking.runs import find_runs
+from recsys.tracking.store import find_runs
 
 WALKS, LEADERS, FOLLOWERS, TEST = 40, 3, 2, 6
 """The last one is the time of everybody's test target."""

@@ -1,4 +1,4 @@
-"""The configuration reference, generated from the fields of `recsys.config`."""
+"""The configuration reference, generated from the fields of its sections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pydantic_core import PydanticUndefined
 
 from recsys.config.experiment import Experiment
 from recsys.config.section import Section
-from recsys.config.suite import Search, Suite
+from recsys.experiments.suite import Suite
+from recsys.experiments.tune import Search
 
 ROOTS = {
     "The experiment": Experiment,

@@ -23,15 +23,13 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError, first_line
-from recsys.evaluation.held_out import HeldOutParts
-from recsys.folders.atomic import new_file
-from recsys.folders.manifest import tree_sha256
+from recsys.evaluation.held_out import CALIBRATING, HeldOutParts
+from recsys.folders import new_file, tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import MOST_PAIRS
 from recsys.model.models import Model
 from recsys.progress import Stage
 from recsys.reports.run_page import RacePoint
-from recsys.serving.calibration import CALIBRATING
 from recsys.training.checkpoints import CheckpointError, CheckpointFile, TrainingState
 from recsys.training.device import training_device
 from recsys.training.epochs import ENDLESS, MONITOR, Curve, Report

@@ -42,7 +42,7 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import beside, fit_baseline
 from recsys.experiments.fit import FinalScorer, evaluate_and_write, final_scorer
 from recsys.experiments.results import Run, check_out
-from recsys.folders.atomic import new_file, sole_use
+from recsys.folders import new_file, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.machine import peak_memory_mib, usable_processors
 from recsys.progress import Stage, stage

@@ -76,12 +76,6 @@ def transitions(histories: Histories, num_items: int, weights: Floats) -> csr_ar
     return total
 
 
-def ages(histories: Histories) -> NDArray[np.int64]:
-    """Count the items of the history that are newer than each entry [N]: 0 for the newest."""
-    ends = np.repeat(histories.offsets[1:], histories.lengths)
-    return ends - 1 - np.arange(len(histories.items))
-
-
 def weighted_histories(histories: Histories, weights: Floats | float, num_items: int) -> csr_array:
     """Sum the weights [N] by user and item [B, I + 1]."""
     shape = (len(histories), num_items + 1)
@@ -228,7 +222,7 @@ class RepeatLast(PersonalFrequency):
     """Scores the user's own items 1, 2, … from the oldest on; all others by popularity, ≤ 1/2."""
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        position = (histories.lengths[histories.users] - ages(histories)).astype(np.float64)
+        position = (histories.lengths[histories.users] - histories.ages).astype(np.float64)
         pairs = histories.users * (self.num_items + 1) + histories.items
         once = position * pl.Series(pairs).is_last_distinct().to_numpy()
         own = user_values(weighted_histories(histories, once, self.num_items), candidates)

@@ -15,7 +15,6 @@ from recsys.baselines.counts import (
     CountScorer,
     Floats,
     Tokens,
-    ages,
     item_counts,
     pick_candidates,
     summed_votes,
@@ -70,7 +69,7 @@ class ItemKNN(CountScorer):
         return cls(similarities, item_counts(histories, num_items), settings)
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        weights = self.settings.decay ** ages(histories).astype(np.float64)
+        weights = self.settings.decay ** histories.ages.astype(np.float64)
         return summed_votes(histories, weights, self.similarities, candidates)
 
 
@@ -172,7 +171,7 @@ class MatrixFactorisation(CountScorer):
         return cls(vectors, item_counts(histories, num_items), settings)
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
-        weights = self.settings.decay ** ages(histories).astype(np.float64)
+        weights = self.settings.decay ** histories.ages.astype(np.float64)
         users = weighted_histories(histories, weights, self.num_items) @ self.item_vectors
         return pick_candidates(
             lambda batch: users[batch] @ self.item_vectors.T, candidates, self.num_items

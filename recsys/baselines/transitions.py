@@ -17,7 +17,6 @@ from recsys.baselines.counts import (
     Floats,
     RepeatCounts,
     Tokens,
-    ages,
     item_counts,
     item_values,
     latest_histories,
@@ -130,7 +129,7 @@ class PCTM(CountScorer):
 
     def _weights(self, histories: Histories) -> Floats:
         """Return the weight of each entry of the histories [N]; they sum to 1 over a history."""
-        age, recent = ages(histories), self.settings.recent
+        age, recent = histories.ages, self.settings.recent
         decayed = self.settings.recent_decay ** np.arange(recent)
         older = np.maximum(histories.lengths - recent, 0)
         rest = np.divide(
@@ -210,7 +209,7 @@ class SequentialRules(CountScorer):
 
     def scores_of(self, histories: Histories, candidates: Tokens | None = None) -> Floats:
         read = histories.latest(self.settings.history_length)
-        weights = (1.0 + ages(read).astype(np.float64)) ** -self.settings.history_power
+        weights = (1.0 + read.ages.astype(np.float64)) ** -self.settings.history_power
         return summed_votes(read, weights, self.rules, candidates)
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from typer import Argument, Option
 
 from recsys.cli.options import Bundle, BundleData, Data, Index, Out, OutFile, Retrieve, command
-from recsys.console import AS_JSON, show_frame, show_rows
+from recsys.console import AS_JSON, show_frame, show_rows, write_answers
 from recsys.errors import InputError
 from recsys.loading import load
 from recsys.progress import stage
@@ -95,8 +95,6 @@ def recommend_items(
         at_most: At most so many items of a list with the same value in a column of the item table:
             category=2; repeatable.
     """
-    from recsys.serving.files import write_answers
-
     recommender = open_recommender(bundle, data, new_items)
     dataset = recommender.dataset
     if index is not None:

@@ -55,7 +55,7 @@ def serve_bundle(
     """
     import torch
 
-    from recsys.server.process import serve
+    from recsys.server.app import serve
     from recsys.server.service import ServerSettings
 
     if gpu and not torch.cuda.is_available():

@@ -23,7 +23,7 @@ from recsys.data.audit import audit
 from recsys.data.prepared import LogWords, PreparedDataset, prepare, with_words
 from recsys.data.sources import source_name
 from recsys.errors import InputError
-from recsys.folders.manifest import library_version
+from recsys.folders import library_version
 
 logger = logging.getLogger(__name__)
 

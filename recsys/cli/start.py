@@ -28,7 +28,7 @@ from recsys.config.experiment import TrackingConfig
 from recsys.config.files import find_config, presets, read_config
 from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.audit import audit
-from recsys.data.manifest import Manifest
+from recsys.data.preparation import Manifest
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.data.sources import DATASETS, find_named_dataset
 from recsys.errors import InputError

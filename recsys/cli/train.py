@@ -25,7 +25,6 @@ from recsys.cli.options import (
 )
 from recsys.config.experiment import GivenItems
 from recsys.config.files import load_section
-from recsys.config.suite import Search, load_suite
 from recsys.console import AS_JSON, say, show_comparison, show_rows
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
@@ -118,7 +117,7 @@ def tune_model(
     experiment = read_experiment(config, overrides, uri)
     budget = {"trials": trials, "minutes": minutes}
     changes = {name: value for name, value in budget.items() if value is not None}
-    from recsys.experiments.tune import tune
+    from recsys.experiments.tune import Search, tune
 
     experiment, dataset = prepared_for(experiment, data, overrides)
     best = tune(experiment, dataset, load_section(search, Search).model_copy(update=changes))
@@ -137,7 +136,7 @@ def run_many(
 
     If it is interrupted, the same command resumes it.
     """
-    from recsys.experiments.suite import run_suite
+    from recsys.experiments.suite import load_suite, run_suite
     from recsys.reports.comparison import compare
 
     loaded = load_suite(suite)
@@ -238,10 +237,9 @@ def evaluate_held_out(
         return
     if bundle is None or name is not None or overrides or uri is not None:
         raise InputError("evaluate: needs a trained model, or --predictions FILE and its options")
-    from recsys.evaluation.candidates import choose_candidates
     from recsys.evaluation.held_out import find_holdout, with_segments
     from recsys.evaluation.metrics import metric_names
-    from recsys.evaluation.tables import evaluate
+    from recsys.evaluation.tables import choose_candidates, evaluate
     from recsys.inference.ranking import TwoStages
     from recsys.inference.scorer import ReportingScorer, Scorer
     from recsys.serving.bundle import for_evaluation

@@ -13,14 +13,21 @@ from recsys.data.database import database, in_one_line
 from recsys.data.entity_tables import as_stored, grown_features, user_of_session
 from recsys.data.histories import PAD
 from recsys.data.log import KEPT, Log, filter_log, log_of_rows, read_log
-from recsys.data.manifest import AppendedLog, Manifest
-from recsys.data.preparation import PATIENCE, build, open_log, put_in_place, read_features
+from recsys.data.preparation import (
+    PATIENCE,
+    AppendedLog,
+    Manifest,
+    build,
+    open_log,
+    put_in_place,
+    read_features,
+)
 from recsys.data.prepared import PreparedDataset, with_words
 from recsys.data.tables import TableSource
 from recsys.data.times import COMPACT
 from recsys.data.where import NoRowsLeftError
 from recsys.errors import InputError, checked_path
-from recsys.folders.atomic import sole_use, work_folder
+from recsys.folders import sole_use, work_folder
 
 logger = logging.getLogger(__name__)
 

@@ -108,6 +108,11 @@ class Histories:
         return np.repeat(np.arange(len(self)), self.lengths)
 
     @property
+    def ages(self) -> Int64s:
+        """Shape [N]: how many items of its history are newer than each entry; 0 for the newest."""
+        return np.repeat(self.offsets[1:], self.lengths) - 1 - np.arange(len(self.items))
+
+    @property
     def usual_gap(self) -> int | None:
         """The median time between two successive entries of a history; None if there are none."""
         if self.times is None:

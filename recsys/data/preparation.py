@@ -7,37 +7,76 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
+from pydantic import Field
 
-from recsys.config.data import Backtest, DataConfig
+from recsys.config.data import Backtest, Columns, DataConfig
+from recsys.config.section import Section
 from recsys.data.database import in_one_line, memory_setting
 from recsys.data.database import name as quoted
 from recsys.data.entity_tables import as_lists, is_vectors, user_of_session, with_features
 from recsys.data.histories import PAD, Bools, Int32s, Int64s
 from recsys.data.log import KEPT, Log, filter_log, read_log
-from recsys.data.manifest import INTERACTIONS, OUTSIDE, AppendedLog, Manifest, count_copies
 from recsys.data.sources import find_named_dataset, read_named
 from recsys.data.spark import is_spark_frame, spark_table
 from recsys.data.splits import BLOCK, SplitChoice, cut_points, folds, user_blocks
 from recsys.data.tables import OpenTable, TableSource, open_table, read_table
 from recsys.data.times import units_in
 from recsys.errors import InputError
-from recsys.folders.atomic import new_folder, sole_use, work_folder
+from recsys.folders import FolderManifest, new_folder, sole_use, work_folder
 from recsys.progress import stage
 
 logger = logging.getLogger(__name__)
 
+INTERACTIONS, OUTSIDE = "interactions.parquet", "outside.parquet"
+"""The kept columns; the items, with features, of interactions outside the catalogue; in order."""
 PATIENCE = 600
 """Seconds to wait for another process that prepares the same folder, often with the same data."""
 _NO_CONTENT = {"source", "columns", "header", "encoding", "time_format"}
 """The settings that say where a log is and how it is written, not what is in the dataset."""
 _ROW_GROUP = 1 << 18
 """Rows that are written, or become text for the fingerprint, at a time."""
+
+
+class AppendedLog(Section):
+    """A log that was appended to a dataset, when (UTC), and the dataset's fingerprint before."""
+
+    source: str
+    appended_at: str
+    rows_read: int
+    log_fingerprint: str
+    fingerprint_before: str
+
+
+class Manifest(FolderManifest):
+    """The manifest of a prepared dataset."""
+
+    noun: ClassVar[str] = "a prepared dataset"
+    remedy: ClassVar[str] = "prepare the dataset again"
+
+    format: Literal["recsys.prepared"] = "recsys.prepared"
+    format_version: int = 3
+    origin: str
+    """The name or path of the log."""
+    log_fingerprint: str
+    """The SHA-256 of the rows of the first log, before any filter."""
+    fingerprint: str
+    """The SHA-256 of settings and content, whatever file the log came from."""
+    settings: dict[str, Any]
+    """The fields of DataConfig that determine the content."""
+    columns: Columns
+    """The names of the log's columns, which do not affect the content."""
+    counts: dict[str, int]
+    """The rows of the source (rows_read), the sizes of the dataset and of its parts."""
+    dropped: dict[str, int] = Field(default_factory=dict)
+    """The number of dropped rows, by reason: they and the interactions are the rows read."""
+    appended: tuple[AppendedLog, ...] = ()
+    """The logs that were appended, the earliest first."""
 
 
 def write_dataset(
@@ -281,6 +320,33 @@ def _fingerprint(
             update(name, lists.list.len().cast(pl.Int64).fill_null(-1).to_numpy())
             update(name, lists.drop_nulls().explode().fill_null(float("nan")).to_numpy())
     return digest.hexdigest()
+
+
+def count_copies(
+    items: Int32s, timestamps: Int64s, offsets: Int64s, cuts: Int32s
+) -> tuple[int, int]:
+    """Count interactions of the catalogue that equal another in user, item and time.
+
+    Returns their number, and that of held-out ones which equal one of an earlier part.
+    """
+    keys, copies, across = ("user", "item", "time"), 0, 0
+    for low, high in user_blocks(offsets):
+        rows = slice(offsets[low], offsets[high])
+        users = np.repeat(np.arange(low, high), np.diff(offsets[low : high + 1]))
+        same = (np.diff(timestamps[rows]) == 0) & (np.diff(users) == 0)
+        tied = (np.append(same, False) | np.insert(same, 0, False)) & (items[rows] != PAD)
+        places, users = offsets[low] + np.flatnonzero(tied), users[tied]
+        ends = offsets[users, None] + cuts[users, :2]
+        table = pl.DataFrame(
+            {
+                **dict(zip(keys, (users, items[places], timestamps[places]), strict=True)),
+                "part": (places[:, None] >= ends).sum(axis=1),
+            }
+        )
+        later = pl.col("part") > pl.col("part").min().over(keys)
+        counts = table.select(later.sum(), (pl.len().over(keys) > 1).sum().alias("copies")).row(0)
+        across, copies = across + counts[0], copies + counts[1]
+    return copies, across
 
 
 def _warn(log: Log, arrays: Mapping[str, NDArray[Any]], held_out: int) -> None:

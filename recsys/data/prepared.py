@@ -18,22 +18,17 @@ from recsys.config.data import Columns, DataConfig, Split
 from recsys.config.experiment import RequestTime
 from recsys.data.database import check_memory
 from recsys.data.histories import PAD, Bools, Features, Histories, Int32s, Int64s
-from recsys.data.manifest import (
-    ARRAYS,
-    INTERACTIONS,
-    OUTSIDE,
-    Manifest,
-    broken_rule,
-    count_copies,
-)
-from recsys.data.preparation import write_dataset
-from recsys.data.splits import Holdout, find_targets
+from recsys.data.preparation import INTERACTIONS, OUTSIDE, Manifest, count_copies, write_dataset
+from recsys.data.splits import BLOCK, Holdout, find_targets
 from recsys.data.tables import TableSource
 from recsys.errors import InputError, checked_path
 
 TrainedOn = tuple[Literal["train"]] | tuple[Literal["train"], Literal["valid"]]
 """The parts of the split that weights or counts were fitted on; "valid" only after a refit."""
 Part = Literal["valid", "test"]
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+_ARRAYS = {"items": _INT32, "timestamps": _INT64, "offsets": _INT64, "cuts": _INT32}
+"""The arrays of a prepared dataset, each in a file NAME.npy, and their types."""
 _FEW = 1_000
 """Ids that are looked up one by one."""
 _START: dict[Part, int] = {"valid": 0, "test": 1}
@@ -123,9 +118,9 @@ class PreparedDataset:
             users, items = (pl.read_parquet(folder / f"{n}.parquet") for n in ("users", "items"))
             arrays: dict[str, Any] = {
                 name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-                for name in ARRAYS
+                for name in _ARRAYS
             }
-            if rule := broken_rule(arrays, len(users), len(items)):
+            if rule := _broken_rule(arrays, len(users), len(items)):
                 raise InputError(f"{folder}/{rule}")
             return cls(folder, manifest, **arrays, user_table=users, item_table=items)
 
@@ -250,6 +245,25 @@ class PreparedDataset:
             dropped=int(np.count_nonzero(~inside)),
             without_history=int(np.count_nonzero(inside & ~kept)),
         )
+
+
+def _broken_rule(arrays: Mapping[str, NDArray[Any]], users: int, items: int) -> str:
+    """Return how arrays do not fit each other, or so many users and items; empty if they do."""
+    rows, offsets, cuts = arrays["items"].size, arrays["offsets"], arrays["cuts"]
+    shapes = {"items": (rows,), "timestamps": (rows,), "offsets": (users + 1,), "cuts": (users, 3)}
+    for name, dtype in _ARRAYS.items():
+        actual = arrays[name].dtype, arrays[name].shape
+        if actual != (dtype, shapes[name]):
+            return f"{name}.npy: must be {dtype} {shapes[name]}, not {actual[0]} {actual[1]}"
+    lengths = np.diff(offsets)
+    if offsets[0] != 0 or offsets[-1] != rows or (lengths < 0).any():
+        return f"offsets.npy: must ascend from 0 to {rows}"
+    if (np.diff(cuts, axis=1, prepend=0, append=lengths[:, None]) < 0).any():
+        return "cuts.npy: must ascend from 0 to the number of the user's interactions"
+    blocks = (arrays["items"][start : start + BLOCK] for start in range(0, rows, BLOCK))
+    if any(block.min() < 0 or block.max() > items for block in blocks):
+        return f"items.npy: item tokens must be from 0 to {items}"
+    return ""
 
 
 def prepare(

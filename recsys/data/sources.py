@@ -12,7 +12,7 @@ import polars as pl
 
 from recsys.config.data import Columns
 from recsys.errors import InputError, checked_path, did_you_mean
-from recsys.folders.manifest import file_sha256
+from recsys.folders import file_sha256
 from recsys.shop.simulation import make_shop
 
 Tables = tuple[pl.DataFrame, pl.DataFrame | None]

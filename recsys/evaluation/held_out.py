@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,9 +18,9 @@ from recsys.data.histories import PAD, Bools, Histories
 from recsys.data.prepared import Part, PreparedDataset
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
-from recsys.evaluation.candidates import Candidates
 from recsys.evaluation.metrics import coverage, diversity, gini, mean_of_lists, user_means
 from recsys.evaluation.tables import (
+    Candidates,
     NextListTable,
     RankTable,
     SavedTable,
@@ -28,9 +29,8 @@ from recsys.evaluation.tables import (
     rank_table,
     top_k_table,
 )
-from recsys.inference.model_scorer import SequenceGenerator
 from recsys.inference.ranking import rank_targets, top_k
-from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
+from recsys.inference.scorer import Scored, Scorer, Seen, TopItems, user_batches
 
 _LONGEST = 100
 
@@ -231,6 +231,8 @@ def with_segments(table: RankTable, dataset: PreparedDataset, holdout: Holdout) 
 
 BASKET_LIST_LENGTH = 10
 """The length of the lists that are compared to baskets, which differ in size."""
+ListMaker = Callable[[Histories, int, Seen], TopItems]
+"""Makes a list of a length for each history, such as a `generate_lists` of a model."""
 
 
 def next_list_length(dataset: PreparedDataset) -> int | None:
@@ -246,27 +248,74 @@ def next_list_length(dataset: PreparedDataset) -> int | None:
 
 
 def evaluate_lists(
-    sources: Mapping[str, Scorer | SequenceGenerator],
+    sources: Mapping[str, Scorer | ListMaker],
     dataset: PreparedDataset,
     seen: Seen,
     request_time: RequestTime = "unknown",
 ) -> dict[str, NextListTable]:
     """Make a list for every user with test targets, and tabulate both by name.
 
-    Generators make lists purchase by purchase; the lists of scorers are their best items. There are
-    no tables where the split holds out one target per user.
+    The lists of scorers are their best items. There are no tables where the split holds out one
+    target per user.
 
     Raises:
-        InputError: a generator cannot generate lists of that length.
+        InputError: a model cannot generate lists of that length.
     """
     length, tables = next_list_length(dataset), {}
     if length is None:
         return {}
     holdout = dataset.holdout("test", request_time)
     for name, source in sources.items():
-        if isinstance(source, SequenceGenerator):
-            lists, _ = source.generate(holdout.histories, length, seen)
-        else:
-            lists, _ = top_k(source, holdout.histories, length, seen)
+        make = source if callable(source) else partial(top_k, source)
+        lists, _ = make(holdout.histories, length, seen)
         tables[name] = next_list_table(lists, holdout, dataset.num_items, seen)
     return tables
+
+
+# --- Calibrated probabilities ---------------------------------------------------------------------
+
+CALIBRATING = 500
+"""Histories that a temperature is fitted on, drawn at random if there are more."""
+_STEPS, _PRECISION = 30, 1e-4
+_FARTHEST, _LARGEST = 4.0, 1e6
+"""The largest factor by which a step changes the temperature, and the largest temperature."""
+
+
+def temperature_of(scorer: Scorer, holdout: Holdout, seed: int) -> float | None:
+    """Return the temperature with the least log loss on targets, drawn by the seed; None without.
+
+    Scores divided by it are the logits of calibrated probabilities: Guo et al. 2017, "On
+    calibration of modern neural networks". The log loss is convex in 1 / temperature: Newton's
+    method finds its minimum.
+    """
+    holdout = holdout.sample(CALIBRATING, seed)
+    if not len(holdout.targets):
+        return None
+    inverse = 1.0
+    for _ in range(_STEPS):
+        slope = curvature = 0.0
+        for scores, target_scores in _known_scores(scorer, holdout):
+            probabilities = (scores * inverse).softmax(dim=1)
+            known = scores.masked_fill(scores == -torch.inf, 0.0)
+            mean = (probabilities * known).sum(dim=1)
+            slope += float((mean - target_scores).sum())
+            curvature += float((probabilities * (known - mean[:, None]) ** 2).sum())
+        if curvature <= 0:  # all scores are equal, or the target of each history stands out
+            break
+        lowest = max(inverse / _FARTHEST, 1 / _LARGEST)
+        highest = min(inverse * _FARTHEST, _LARGEST)
+        before, inverse = inverse, min(max(inverse - slope / curvature, lowest), highest)
+        if abs(inverse / before - 1) < _PRECISION:
+            break
+    return 1 / inverse
+
+
+@torch.inference_mode()
+def _known_scores(scorer: Scorer, holdout: Holdout) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the scores of all items [B, I] and of the targets [B] that are not -inf."""
+    for batch in user_batches(len(holdout.histories), scorer.num_items):
+        _, own = holdout.after(np.r_[batch])
+        scores = scorer.score(own.histories).double().cpu()[torch.from_numpy(own.history_rows)]
+        targets = scores.gather(1, torch.from_numpy(own.targets.astype(np.int64))[:, None])[:, 0]
+        possible = targets > -torch.inf
+        yield scores[possible, 1:], targets[possible]

@@ -12,13 +12,17 @@ from recsys.config.experiment import Experiment
 from recsys.config.files import flatten
 from recsys.data.prepared import PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
-from recsys.evaluation.candidates import choose_candidates
-from recsys.evaluation.held_out import evaluate_held_out, evaluate_lists, find_holdout
+from recsys.evaluation.held_out import (
+    evaluate_held_out,
+    evaluate_lists,
+    find_holdout,
+    temperature_of,
+)
+from recsys.evaluation.tables import choose_candidates
 from recsys.experiments.results import Results, Run
-from recsys.folders.atomic import new_folder
+from recsys.folders import new_folder
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import git_commit, track
 

@@ -15,26 +15,26 @@ from recsys.config.files import flatten
 from recsys.config.model import SequenceToSequenceConfig
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.evaluation.candidates import Candidates, choose_candidates
 from recsys.evaluation.held_out import (
     HeldOutParts,
+    ListMaker,
     evaluate_held_out,
     evaluate_lists,
     next_list_length,
+    temperature_of,
     with_segments,
 )
-from recsys.evaluation.tables import RankTable, evaluate, rank_table
+from recsys.evaluation.tables import Candidates, RankTable, choose_candidates, evaluate, rank_table
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.results import Results, Run, check_out
 from recsys.experiments.trainings import checkpoint_files, plan_start, train_all
-from recsys.folders.atomic import new_folder, sole_use
-from recsys.inference.model_scorer import ModelScorer, SequenceGenerator
+from recsys.folders import new_folder, sole_use
+from recsys.inference.model_scorer import ModelScorer, generate_lists
 from recsys.inference.scorer import ReportingScorer, Scorer
 from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.model.sequence_to_sequence import SequenceToSequence
 from recsys.progress import stage
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import temperature_of
 from recsys.tracking import artifacts
 from recsys.tracking.tracker import RecordError, Tracker, git_commit, track
 from recsys.training.checkpoints import TrainingState
@@ -198,10 +198,10 @@ def evaluate_and_write(
             *(lambda some: shown_model.score(some.histories), dataset, held_out.test),
             *(evaluation, candidates, None if counts is None else counts.added_to),
         )
-        made: dict[str, Scorer | SequenceGenerator] = {"lists_test": scorer}
+        made: dict[str, Scorer | ListMaker] = {"lists_test": scorer}
         if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
-            generator = SequenceGenerator(fitted.model, longest)
-            made = {"lists_test": generator, "lists_best_test": scorer}
+            generated = partial(generate_lists, fitted.model, longest)
+            made = {"lists_test": generated, "lists_best_test": scorer}
         tables |= evaluate_lists(made, dataset, evaluation.seen, evaluation.request_time)
     tables["ranks_valid"] = with_segments(final.valid, dataset, held_out.valid)
     if counts is not None:

@@ -19,8 +19,8 @@ from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.splits import Holdout
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError
-from recsys.evaluation.candidates import choose_candidates
 from recsys.evaluation.held_out import evaluate_held_out, find_holdout
+from recsys.evaluation.tables import choose_candidates
 from recsys.experiments.results import Results
 from recsys.tracking.tracker import track
 

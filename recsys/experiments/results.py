@@ -12,11 +12,11 @@ from recsys.data.prepared import Part
 from recsys.errors import InputError
 from recsys.evaluation.metrics import Interval, by_end, metric_names
 from recsys.evaluation.tables import SavedTable
-from recsys.folders.manifest import MANIFEST
+from recsys.folders import MANIFEST
 from recsys.serving.bundle import ModelBundle
 from recsys.tracking import artifacts
 from recsys.tracking.registry import Registered, local_bundle, register_bundle
-from recsys.tracking.runs import find_run
+from recsys.tracking.store import find_run
 from recsys.tracking.tracker import Tracker
 
 

@@ -1,27 +1,109 @@
 """Many runs: suites, which resume where they were interrupted, and backtests, fold by fold."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any
 
-from recsys.config.experiment import Experiment
-from recsys.config.files import flatten
-from recsys.config.suite import Suite, SuiteEntry
+from pydantic import Field, field_validator
+
+from recsys.config.experiment import BaselineName, Experiment, TrackingConfig
+from recsys.config.files import flatten, load_section, merged, parse_experiment
+from recsys.config.section import MAX_SEED, Section
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.tables import RankTable, pool_folds
 from recsys.experiments.baselines import baseline_settings, baselines_of, beside, fit_baseline
 from recsys.experiments.fit import fit
-from recsys.folders.atomic import BusyError, sole_use
+from recsys.folders import BusyError, sole_use
 from recsys.progress import new_progress, stage
-from recsys.tracking.runs import find_runs
+from recsys.tracking.store import find_runs
 from recsys.tracking.tracker import finished_run
 from recsys.training.checkpoints import CheckpointError
 from recsys.training.loop import with_enough_epochs
 
 logger = logging.getLogger(__name__)
+
+Name = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
+"""Letters, digits, _ . and -; part of the names of runs and folders."""
+
+
+class _Fields(Section):
+    """Fields of an experiment by section; the others have their defaults."""
+
+    data: dict[str, Any] = Field(default_factory=dict)
+    model: dict[str, Any] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)
+    count_ensemble: dict[str, Any] | None = None
+    """``{}`` for one with the defaults."""
+    evaluation: dict[str, Any] = Field(default_factory=dict)
+
+
+class SuiteEntry(_Fields):
+    """A dataset or a model of a suite, with the fields that it sets."""
+
+    name: Name
+
+
+class Suite(_Fields):
+    """Datasets × models × seeds, and datasets × baselines.
+
+    An experiment has the fields of the suite, overridden by those of its dataset, overridden by
+    those of its model.
+    """
+
+    name: Name = "suite"
+    seeds: tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...] = Field((0,), min_length=1)
+    """Every model is trained with each; baselines use the first."""
+    datasets: tuple[SuiteEntry, ...] = Field(min_length=1)
+    models: tuple[SuiteEntry, ...] = ()
+    baselines: tuple[BaselineName, ...] | None = None
+    """Names of the baselines. If None, all that are informative under the protocol."""
+    tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("models")
+    @classmethod
+    def _decide_no_protocol(cls, models: tuple[SuiteEntry, ...]) -> tuple[SuiteEntry, ...]:
+        for entry in models:
+            if entry.data or entry.evaluation:
+                raise ValueError(f"{entry.name!r}: data and evaluation belong to a dataset")
+        return models
+
+    @field_validator("seeds", "datasets", "models")
+    @classmethod
+    def _differ(cls, entries: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [entry.name if isinstance(entry, SuiteEntry) else entry for entry in entries]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"{min(twice)!r} is used twice")
+        return entries
+
+    def experiment(
+        self, dataset: SuiteEntry, model: SuiteEntry | None = None, seed: int | None = None
+    ) -> Experiment:
+        """Return the experiment of a model on a dataset, named SUITE-DATASET-MODEL-sSEED.
+
+        Without a model it decides the baselines of the dataset, and is named SUITE-DATASET.
+        """
+        seed = self.seeds[0] if seed is None else seed
+        name = f"{self.name}-{dataset.name}" + (f"-{model.name}-s{seed}" if model else "")
+        tree: dict[str, Any] = {"name": name, "seed": seed, "tracking": self.tracking.model_dump()}
+        for fields in (self, dataset, *([model] if model else [])):
+            named = fields.model_fields_set & _Fields.model_fields.keys()
+            tree = merged(tree, fields.model_dump(include=named))
+        return parse_experiment(tree, origin=f"suite {self.name}, {name}")
+
+
+def load_suite(path: str | os.PathLike[str]) -> Suite:
+    """Read a suite from YAML, and check all of its experiments; see `load_experiment`."""
+    suite = load_section(path, Suite)
+    models = (None, *suite.models)
+    names = [suite.experiment(data, model).name for data in suite.datasets for model in models]
+    if len({*names}) < len(names):
+        raise InputError(f"{path}: two experiments are called {max(names, key=names.count)}")
+    return suite
 
 
 def run_suite(

@@ -5,17 +5,18 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import optuna
 from optuna.trial import TrialState
+from pydantic import Field, model_validator
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import dump_experiment, flatten, parse_experiment
-from recsys.config.suite import Range, Search
+from recsys.config.section import MAX_COUNT, Section
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
-from recsys.folders.atomic import new_file, sole_use
+from recsys.folders import new_file, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import stage
 from recsys.tracking.tracker import config_fingerprint
@@ -26,6 +27,46 @@ logger = logging.getLogger(__name__)
 
 _WHOLE = 1000
 """The whole of a trial: its validations are reported in such parts of its epochs."""
+
+
+class Range(Section):
+    """Numbers from low to high, inclusive; integers if both are."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    """Whether to sample on a logarithmic scale."""
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low must be below high, {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError("low must be above 0 if log is true")
+        return self
+
+
+class Choices(Section):
+    """One of several values."""
+
+    choices: tuple[bool | int | float | str | None, ...] = Field(min_length=1)
+
+
+class Search(Section):
+    """The fields of an experiment to search, and the budget."""
+
+    space: dict[str, Range | Choices] = Field(min_length=1)
+    """Fields of the sections model and training by dotted name, e.g. ``model.dropout``."""
+    trials: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = 50
+    """Number of trials of the study, including earlier calls."""
+    minutes: float | None = Field(None, gt=0, le=10**8)
+    """Number of minutes after which this call starts no more trials."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.trials is None and self.minutes is None:
+            raise ValueError("give trials, minutes or both: a search needs a limit")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.folders.atomic import new_folder
-from recsys.folders.manifest import FolderManifest
+from recsys.folders import FolderManifest, new_folder
 from recsys.inference.model_scorer import ModelScorer
 from recsys.inference.scorer import batches_of_similar_length
 from recsys.model.embeddings import ItemEmbeddings

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Any
 
@@ -15,13 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recsys.data.database import memory_limit
-from recsys.data.histories import PAD, Float32s, Histories, Int32s, Int64s
+from recsys.data.histories import PAD, Histories, Int32s, Int64s
 from recsys.errors import InputError
 from recsys.inference.ranking import excluded_items
 from recsys.inference.scorer import (
     ELEMENTS_PER_BATCH,
     MOST_CANDIDATES,
     Seen,
+    TopItems,
     batches_of_similar_length,
     users_per_batch,
 )
@@ -182,8 +182,7 @@ class ModelScorer:
 
     def _attended(self, histories: Histories) -> Tensor:
         """What all purchases add to the scores of all items, [B, I + 1]: sums of `_pairs`."""
-        users, offsets, attended = histories.users, histories.offsets, []
-        ages = offsets[1:][users] - 1 - np.arange(len(users))
+        users, ages, offsets, attended = histories.users, histories.ages, histories.offsets, []
         items = torch.from_numpy(histories.items - np.int64(1))
         options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
         options["offsets"] = torch.from_numpy(offsets)
@@ -361,59 +360,53 @@ def joined(states: Sequence[LastRepresentation]) -> LastRepresentation:
 _GENERATING_STEP = 1 << 13  # tokens of histories that are encoded at once, padding included
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceGenerator:
-    """Generates the next purchases of many users, in bounded memory."""
+@torch.inference_mode()
+def generate_lists(
+    model: SequenceToSequence,
+    max_sequence_length: int,
+    histories: Histories,
+    length: int,
+    seen: Seen,
+    *,
+    strategy: Strategy | None = None,
+    candidates: Int32s | None = None,
+    repeats: bool = False,
+) -> TopItems:
+    """Generate n next purchases of each user, in bounded memory: the most probable of the lists.
 
-    model: SequenceToSequence
-    max_sequence_length: int
-    strategy: Strategy = field(default_factory=Greedy)
+    With "filter", no item of a user's history is generated; with candidates, no other token;
+    without ``repeats``, none twice. The strategy is `Greedy` if None. An InputError if the model
+    cannot generate that many.
 
-    @torch.inference_mode()
-    def generate(
-        self,
-        histories: Histories,
-        length: int,
-        seen: Seen,
-        *,
-        candidates: Int32s | None = None,
-        repeats: bool = False,
-    ) -> tuple[Int32s, Float32s]:
-        """Generate n next purchases of each user: the most probable of the strategy's lists.
-
-        With "filter", no item of a user's history is generated; with candidates, no other token;
-        without ``repeats``, none twice. An InputError if the model cannot generate that many.
-
-        Returns:
-            Item tokens [B, n] in the order of purchase, PAD where no item was left; and the
-            log-probabilities of the lists [B].
-        """
-        if not 1 <= length <= self.model.max_generated:
-            raise InputError(
-                f"n={length}: this model generates 1 to {self.model.max_generated} purchases "
-                "(model.max_generated of its config)"
-            )
-        recent = histories.latest(self.max_sequence_length)
-        if not recent.lengths.all():
-            raise ValueError(f"history {recent.lengths.argmin()} is empty: one item is needed")
-        lists = np.empty((len(histories), length), dtype=np.int32)
-        scores = np.empty(len(histories), dtype=np.float32)
-        width = self.strategy.width if isinstance(self.strategy, Beam) else 1
-        most_rows = max(1, ELEMENTS_PER_BATCH // ((self.model.num_items + 1) * width))
-        device = self.model.items.weight.device
-        among = torch.full((self.model.num_items + 1,), candidates is None, device=device)
-        if candidates is not None:
-            among[torch.from_numpy(candidates.astype(np.int64))] = True
-        with evaluating(self.model):
-            for rows in batches_of_similar_length(recent.lengths, _GENERATING_STEP, most_rows):
-                allowed = among.repeat(len(rows), 1)
-                allowed[excluded_items(histories.take(rows), seen, device)] = False
-                read = recent.take(rows)
-                arrays = read.padded(), read.lengths
-                encoded = self.model.encode(*(torch.from_numpy(a).to(device) for a in arrays))
-                tokens, totals = self.strategy(
-                    self.model, encoded, allowed, length, repeats=repeats
-                )
-                lists[rows] = tokens[:, 0].cpu().numpy()
-                scores[rows] = totals[:, 0].cpu().numpy()
-        return lists, scores
+    Returns:
+        Item tokens [B, n] in the order of purchase, PAD where no item was left; and the
+        log-probabilities of the lists [B].
+    """
+    if not 1 <= length <= model.max_generated:
+        raise InputError(
+            f"n={length}: this model generates 1 to {model.max_generated} purchases "
+            "(model.max_generated of its config)"
+        )
+    recent = histories.latest(max_sequence_length)
+    if not recent.lengths.all():
+        raise ValueError(f"history {recent.lengths.argmin()} is empty: one item is needed")
+    strategy = strategy or Greedy()
+    lists = np.empty((len(histories), length), dtype=np.int32)
+    scores = np.empty(len(histories), dtype=np.float32)
+    width = strategy.width if isinstance(strategy, Beam) else 1
+    most_rows = max(1, ELEMENTS_PER_BATCH // ((model.num_items + 1) * width))
+    device = model.items.weight.device
+    among = torch.full((model.num_items + 1,), candidates is None, device=device)
+    if candidates is not None:
+        among[torch.from_numpy(candidates.astype(np.int64))] = True
+    with evaluating(model):
+        for rows in batches_of_similar_length(recent.lengths, _GENERATING_STEP, most_rows):
+            allowed = among.repeat(len(rows), 1)
+            allowed[excluded_items(histories.take(rows), seen, device)] = False
+            read = recent.take(rows)
+            arrays = read.padded(), read.lengths
+            encoded = model.encode(*(torch.from_numpy(a).to(device) for a in arrays))
+            tokens, totals = strategy(model, encoded, allowed, length, repeats=repeats)
+            lists[rows] = tokens[:, 0].cpu().numpy()
+            scores[rows] = totals[:, 0].cpu().numpy()
+    return lists, scores

@@ -14,15 +14,7 @@ from torch import Tensor
 
 from recsys.data.histories import PAD, Bools, Histories, Int32s, Int64s
 from recsys.errors import InputError
-from recsys.inference.scorer import (
-    MOST_CANDIDATES,
-    RankingScorer,
-    Scored,
-    Scorer,
-    Seen,
-    TopItems,
-    user_batches,
-)
+from recsys.inference.scorer import MOST_CANDIDATES, Scored, Scorer, Seen, TopItems, user_batches
 
 NEVER = np.iinfo(np.int32).max
 """The rank of a target that can never be recommended: no metric credits it, whatever its k."""
@@ -125,8 +117,8 @@ def top_k(scorer: Scorer, histories: Histories, k: int, seen: Seen) -> TopItems:
     """
     if not 1 <= k <= scorer.num_items:
         raise InputError(f"k={k}: must be from 1 to {scorer.num_items}, the size of the catalogue")
-    if isinstance(scorer, RankingScorer):
-        return scorer.top_k(histories, k, seen)
+    if (find := getattr(scorer, "top_k", None)) is not None:  # an index does not score all items
+        return find(histories, k, seen)
     items, values = no_items(len(histories), k)
     for users in user_batches(len(histories), scorer.num_items):
         some = histories[users]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -39,15 +39,6 @@ class Scorer(Protocol):
         the order of the candidates, or item tokens, where column 0 (PAD) holds -inf. Rows share no
         memory: the caller may write in them, and restores what was there.
         """
-        ...
-
-
-@runtime_checkable
-class RankingScorer(Scorer, Protocol):
-    """A scorer that finds its best items itself, without scoring all items."""
-
-    def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
-        """See `recsys.inference.ranking.top_k`, which calls it; k is valid."""
         ...
 
 

@@ -17,11 +17,11 @@ from rich.text import Text
 from recsys.config.experiment import TrackingConfig
 from recsys.data.prepared import Part
 from recsys.errors import InputError, printable
-from recsys.evaluation.candidates import candidates_in_words
 from recsys.evaluation.metrics import Interval, Source, bootstrap_means, source_of
+from recsys.evaluation.tables import candidates_in_words
 from recsys.reports.statistics import ALPHA, PairedResult, differing_fields, holm, paired_difference
 from recsys.tracking.artifacts import COSTS
-from recsys.tracking.runs import TARGET, EvaluatedRun, differing_tags, find_runs, run_label
+from recsys.tracking.store import TARGET, EvaluatedRun, differing_tags, find_runs, run_label
 
 HEADLINE = "ndcg_at_10"
 """The metric that runs are ordered by, unless a comparison has other metrics only."""

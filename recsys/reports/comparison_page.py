@@ -8,7 +8,7 @@ import pandas as pd
 
 from recsys.errors import InputError, printable
 from recsys.evaluation.metrics import Interval
-from recsys.folders.atomic import new_folder
+from recsys.folders import new_folder
 from recsys.reports.charts import STYLES, Chart, ForestRow, forest
 from recsys.reports.comparison import (
     HEADLINE,

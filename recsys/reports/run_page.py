@@ -17,11 +17,10 @@ import polars as pl
 from recsys.baselines.tuned import BASELINES
 from recsys.data.audit import Finding
 from recsys.data.prepared import PreparedDataset
-from recsys.evaluation.candidates import CATALOGUE
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.metrics import user_means
-from recsys.evaluation.tables import RankTable
-from recsys.folders.atomic import new_file
+from recsys.evaluation.tables import CATALOGUE, RankTable
+from recsys.folders import new_file
 from recsys.reports.charts import BROKEN, STYLES, Chart, add_line, chart, new_axes
 from recsys.reports.comparison import HEADLINE, Comparison, decimals, title, verdict, with_interval
 from recsys.reports.comparison_page import every_number, forests

@@ -20,7 +20,7 @@ from fastapi import HTTPException
 from recsys.config.data import Columns
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, first_line, one_line
-from recsys.folders.manifest import MANIFEST
+from recsys.folders import MANIFEST
 from recsys.inference.model_scorer import StateCache
 from recsys.loading import bundle_folder, is_model_name, stored_at
 from recsys.server.schemas import (

@@ -28,8 +28,7 @@ from recsys.data.features import NO_ENCODERS, Encoders, ItemVectors
 from recsys.data.histories import PAD, Float32s
 from recsys.data.prepared import Part, PreparedDataset, TrainedOn, Vocabulary
 from recsys.errors import InputError, checked_path, one_line
-from recsys.folders.atomic import new_folder
-from recsys.folders.manifest import MANIFEST, FolderManifest
+from recsys.folders import MANIFEST, FolderManifest, new_folder
 from recsys.inference.catalogue import empty_model
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.scorer import Scorer

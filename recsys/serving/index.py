@@ -22,8 +22,7 @@ from recsys.data.histories import PAD, Float32s, Histories, Int32s
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, checked_path, install_hint
 from recsys.evaluation.held_out import find_holdout
-from recsys.folders.atomic import new_folder
-from recsys.folders.manifest import FolderManifest, tree_sha256
+from recsys.folders import FolderManifest, new_folder, tree_sha256
 from recsys.inference.model_scorer import ModelScorer, StateCache
 from recsys.inference.ranking import check_numbers, no_items, top_k
 from recsys.inference.scorer import Scorer, Seen, TopItems
@@ -112,7 +111,7 @@ def open_index(path: str | os.PathLike[str], bundle: ModelBundle) -> faiss.Index
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedScorer:
-    """The scores of another scorer; its best items are found by an index. A `RankingScorer`."""
+    """The scores of another scorer; its best items are found by an index."""
 
     exact: Scorer
     """Answers users for whom the index finds too few items, because the others were seen."""
@@ -132,7 +131,7 @@ class IndexedScorer:
         return self.exact.score(histories, candidates)
 
     def top_k(self, histories: Histories, k: int, seen: Seen) -> TopItems:
-        """See `recsys.inference.ranking.top_k`; no history may be empty."""
+        """See `recsys.inference.ranking.top_k`, which calls it; no history may be empty."""
         items, values = no_items(len(histories), k)
         count = min(self.retrieve or k, self.num_items)
         for start in range(0, len(histories), _USERS):

@@ -16,7 +16,7 @@ from recsys.data.histories import PAD, Histories
 from recsys.data.prepared import Part, PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource, read_table
 from recsys.errors import InputError, first_line
-from recsys.folders.atomic import new_folder
+from recsys.folders import new_folder
 from recsys.inference.catalogue import empty_model, grown_weights
 from recsys.serving.bundle import BundleManifest, ModelBundle, write_files
 from recsys.serving.raw_values import id_series

@@ -21,12 +21,11 @@ from recsys.data.prepared import PreparedDataset, Vocabulary
 from recsys.data.tables import TableSource
 from recsys.errors import InputError
 from recsys.inference.diversity import diverse_top_k
-from recsys.inference.model_scorer import ModelScorer, SequenceGenerator, StateCache
+from recsys.inference.model_scorer import ModelScorer, StateCache, generate_lists
 from recsys.inference.ranking import AllowedItems, TwoStages, no_items, top_k
-from recsys.inference.scorer import Scored, Scorer, Seen
-from recsys.model.sequence_to_sequence import Greedy, SequenceToSequence, Strategy
+from recsys.inference.scorer import Scored, Scorer, Seen, user_batches
+from recsys.model.sequence_to_sequence import SequenceToSequence, Strategy
 from recsys.serving.bundle import ModelBundle, refuse_fork
-from recsys.serving.calibration import with_probabilities
 from recsys.serving.candidates import (
     Candidates,
     chosen_diversity,
@@ -279,10 +278,12 @@ class Recommender:
                 "train one with model.kind=sequence_to_sequence"
             )
         longest = bundle.experiment.model.max_sequence_length
-        generator = SequenceGenerator(model, longest, strategy or Greedy())
         known = np.flatnonzero(queries.histories.lengths)
-        generated, log_probabilities = generator.generate(
-            queries.histories.take(known), n, policy, candidates=allowed, repeats=repeats
+        generated, log_probabilities = generate_lists(
+            *(model, longest, queries.histories.take(known), n, policy),
+            strategy=strategy,
+            candidates=allowed,
+            repeats=repeats,
         )
         choices = np.arange(1, bundle.num_items + 1) if allowed is None else allowed
         popular = choices[np.argsort(-bundle.popularity[choices - 1], kind="stable")[:n]]
@@ -425,6 +426,28 @@ class Recommender:
                 "source": pl.Series(sources, dtype=pl.String).gather(rows),
             }
         )
+
+
+def with_probabilities(
+    bundle: ModelBundle, queries: UserHistories, answer: pl.DataFrame
+) -> pl.DataFrame:
+    """Add the column probability to an answer; null where the scores are counts of interactions."""
+    temperature = bundle.manifest.temperature
+    if temperature is None:
+        raise InputError(
+            f"{bundle.path}: has no temperature, which probabilities need: train the model again"
+        )
+    rows = np.flatnonzero(queries.histories.lengths)
+    totals = np.full(len(queries.user_ids), np.nan)
+    with torch.inference_mode():
+        for batch in user_batches(len(rows), bundle.num_items):
+            chosen = rows[batch]
+            scores = bundle.scorer.score(queries.histories.take(chosen))
+            totals[chosen] = (scores / temperature).logsumexp(dim=1).cpu().numpy()
+    users = pl.DataFrame({"user_id": queries.user_ids, "__total": totals})
+    joined = answer.join(users, on="user_id", how="left", maintain_order="left")
+    probability = (pl.col("score") / temperature - pl.col("__total")).exp().fill_nan(None)
+    return joined.with_columns(probability=probability.cast(pl.Float32)).drop("__total")
 
 
 def _vectors(rows: Float32s) -> pl.Series:

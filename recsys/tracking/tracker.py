@@ -22,9 +22,8 @@ from mlflow.utils.uri import is_local_uri
 from recsys.config.experiment import Experiment
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, Terminated, one_line, undivided
-from recsys.evaluation.candidates import Candidates, protocol_tags
-from recsys.folders.atomic import sync, sync_entries
-from recsys.folders.manifest import file_sha256
+from recsys.evaluation.tables import Candidates, protocol_tags
+from recsys.folders import file_sha256, sync, sync_entries
 from recsys.tracking.store import STORE_ERRORS, open_store, refuse_broken_store
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from recsys.errors import InputError
-from recsys.folders.atomic import new_file
-from recsys.folders.manifest import BLANK, check_seal, seal
+from recsys.folders import BLANK, check_seal, new_file, seal
 from recsys.training.epochs import Curve
 
 _HEADER, _SEAL, _TENSOR = "recsys.training", "recsys.seal", "recsys.tensor"

@@ -25,7 +25,7 @@ from recsys.evaluation.held_out import HeldOutParts
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import FinalScorer, fit
 from recsys.experiments.results import Run
-from recsys.folders.atomic import BusyError, sole_use
+from recsys.folders import BusyError, sole_use
 from recsys.model.models import AveragedModel, Model
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ from recsys.baselines.tuned import BASELINES
 from recsys.config.experiment import EvaluationConfig
 from recsys.config.files import load_experiment
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.held_out import evaluate_lists
+from recsys.evaluation.held_out import ListMaker, evaluate_lists
 from recsys.evaluation.metrics import bootstrap_means
 from recsys.experiments.baselines import baselines_of
 from recsys.experiments.fit import fit
-from recsys.inference.model_scorer import ModelScorer, SequenceGenerator
+from recsys.inference.model_scorer import ModelScorer, generate_lists
 from recsys.inference.scorer import Scorer
 from recsys.model.sequence_to_sequence import Beam, SequenceToSequence
 from recsys.reports.statistics import holm, paired_difference
@@ -43,13 +44,13 @@ def figures_of_bundle(folder: Path, dataset: PreparedDataset) -> dict[str, Figur
     model, length = bundle.model, bundle.experiment.model.max_sequence_length
     seen = bundle.experiment.evaluation.seen
     ranking = ModelScorer(model, length)
-    sources: dict[str, Scorer | SequenceGenerator]
+    sources: dict[str, Scorer | ListMaker]
     if not isinstance(model, SequenceToSequence):
         sources = {"dot product, n best": ranking}
     else:
         sources = {
-            "written, greedy": SequenceGenerator(model, length),
-            "written, beam of 4": SequenceGenerator(model, length, Beam(4)),
+            "written, greedy": partial(generate_lists, model, length),
+            "written, beam of 4": partial(generate_lists, model, length, strategy=Beam(4)),
             "the same model's n best first steps": ranking,
         }
     tables = evaluate_lists(sources, dataset, seen)

@@ -16,8 +16,9 @@ from recsys.config.files import (
     parse_experiment,
 )
 from recsys.config.model import DotProduct, NextItemConfig, TargetAttention
-from recsys.config.suite import Search, load_suite
 from recsys.errors import InputError
+from recsys.experiments.suite import load_suite
+from recsys.experiments.tune import Search
 from tests.helpers.commands import refused, run, run_json
 
 FOLDER = Path(__file__).parents[2] / "configs"

@@ -19,7 +19,7 @@ import pytest
 from recsys.config.data import DataConfig
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.folders.manifest import file_sha256, tree_sha256
+from recsys.folders import file_sha256, tree_sha256
 from tests.helpers.logs import log_of, log_of_columns
 
 # Users a, b, c, d have 4, 3, 2 and 1 interactions. Items 8 and 9 occur only as test targets.

@@ -21,8 +21,8 @@ from recsys.config.model import TargetAttention
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.candidates import protocol_tags
 from recsys.evaluation.metrics import metric_values
+from recsys.evaluation.tables import protocol_tags
 from recsys.experiments.fit import fit
 from recsys.inference.catalogue import Catalogue
 from recsys.inference.model_scorer import ModelScorer

@@ -19,7 +19,7 @@ from recsys.config.experiment import Experiment
 from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.folders.manifest import file_sha256, tree_sha256
+from recsys.folders import file_sha256, tree_sha256
 from recsys.inference.catalogue import Catalogue
 from recsys.model.embeddings import VectorEmbeddings
 from recsys.model.models import Model

@@ -16,13 +16,13 @@ from recsys.data.histories import Histories
 from recsys.data.prepared import Part, PreparedDataset, prepare
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
-from recsys.evaluation.candidates import (
+from recsys.evaluation.tables import (
     candidates_in_words,
     choose_candidates,
+    evaluate,
     read_candidates,
     sample_candidates,
 )
-from recsys.evaluation.tables import evaluate
 from recsys.inference import scorer as scorer_module
 from recsys.inference.ranking import NEVER, rank_targets
 from recsys.inference.scorer import Seen

@@ -30,7 +30,7 @@ from recsys.evaluation.held_out import (
 from recsys.evaluation.tables import NextListTable, evaluate
 from recsys.experiments.fit import fit
 from recsys.inference import scorer as scorer_module
-from recsys.inference.model_scorer import ModelScorer, SequenceGenerator
+from recsys.inference.model_scorer import ModelScorer, generate_lists
 from recsys.inference.ranking import top_k
 from recsys.inference.scorer import Blend, Scorer
 from recsys.model.sequence_to_sequence import SequenceToSequence
@@ -173,7 +173,7 @@ def test_a_generative_model_is_evaluated_by_its_generated_lists(tmp_path: Path) 
     model = ModelBundle.open(run.bundle).model
     assert isinstance(model, SequenceToSequence)
     histories = dataset.holdout("test").histories
-    generated, _ = SequenceGenerator(model, 6).generate(histories, 2, "allow")
+    generated, _ = generate_lists(model, 6, histories, 2, "allow")
     assert table.frame["generated"].to_list() == generated.tolist()
     assert run.test["next_recall_at_2"] == table.summary()["next_recall_at_2"]
     # The list without generation is saved as well.

@@ -17,7 +17,7 @@ from recsys.experiments.predictions import evaluate_predictions, read_scores
 from recsys.reports.comparison import compare
 from recsys.reports.statistics import PairedResult
 from recsys.serving.recommender import Recommender
-from recsys.tracking.runs import find_runs
+from recsys.tracking.store import find_runs
 from tests.helpers.commands import refused, run_json
 
 

@@ -12,7 +12,7 @@ from recsys.config.experiment import EvaluationConfig
 from recsys.config.files import flatten, parse_experiment
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset, prepare
-from recsys.evaluation.candidates import Candidates, protocol_tags
+from recsys.evaluation.tables import Candidates, protocol_tags
 from recsys.tracking.tracker import config_fingerprint
 
 

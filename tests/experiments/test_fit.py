@@ -26,7 +26,7 @@ from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
-from recsys.folders.atomic import BusyError, sole_use
+from recsys.folders import BusyError, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.machine import peak_memory_mib, reset_peak_memory
 from recsys.serving.bundle import ModelBundle

@@ -13,13 +13,12 @@ from mlflow import MlflowClient
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import flatten
-from recsys.config.suite import Suite, load_suite
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import suite as suite_module
 from recsys.experiments.fit import fit
 from recsys.experiments.results import Run
-from recsys.experiments.suite import run_suite
+from recsys.experiments.suite import Suite, load_suite, run_suite
 from recsys.reports.comparison import compare
 from recsys.training import loop
 from tests.helpers.commands import run

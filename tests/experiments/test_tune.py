@@ -13,11 +13,10 @@ import yaml
 
 from recsys.config.experiment import Experiment
 from recsys.config.files import flatten, load_experiment, load_section, parse_experiment
-from recsys.config.suite import Search
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.experiments import tune as tune_module
-from recsys.experiments.tune import tune
+from recsys.experiments.tune import Search, tune
 from recsys.training.epochs import MONITOR, Curve
 from recsys.training.loop import train
 from tests.helpers.commands import run_json

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from recsys.data.prepared import PreparedDataset
-from recsys.folders.atomic import sole_use
+from recsys.folders import sole_use
 from recsys.serving.bundle import ModelBundle
 from recsys.shop.simulation import make_shop
 from tests.faults.commands import finish, kill, start

@@ -20,21 +20,21 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import json, sys
 from pathlib import Path
-from recsys.folders import atomic
-from recsys.folders.atomic import sole_use
+from recsys import folders
+from recsys.folders import sole_use
 from tests.faults.mortal import killed_at
 
 kind, root = sys.argv[1], Path(sys.argv[2])
 
 def write(text):
     if kind == "file":
-        with atomic.new_file(root / "out") as file:
+        with folders.new_file(root / "out") as file:
             file.write_text(text)
         return
-    with sole_use(root / "out", "writes"), atomic.new_folder(root / "out") as folder:
+    with sole_use(root / "out", "writes"), folders.new_folder(root / "out") as folder:
         for name in "ab":
             (folder / name).write_text(text)
-        with atomic.new_folder(folder / "deep") as deep:
+        with folders.new_folder(folder / "deep") as deep:
             (deep / "c").write_text(text)
 
 def content(path):
@@ -46,7 +46,7 @@ def content(path):
 write("old")
 found, step = [], 1
 while killed_at(step, lambda: write("new")):
-    atomic.recover(root / "out")
+    folders.recover(root / "out")
     found.append(content(root / "out"))
     write("old")
     left = sorted(path.name for path in root.iterdir())
@@ -77,7 +77,7 @@ APPENDER = """
 import json, shutil, sys
 from pathlib import Path
 from recsys.data.appending import append
-from recsys.data.manifest import Manifest
+from recsys.data.preparation import Manifest
 from tests.faults.mortal import killed_at
 
 root, old, new = (Path(name) for name in sys.argv[1:4])

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from recsys.folders.atomic import BusyError, sole_use
+from recsys.folders import BusyError, sole_use
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from recsys.folders.atomic import sole_use
+from recsys.folders import sole_use
 with sole_use(Path(sys.argv[1]), "trains it"):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))
@@ -52,7 +52,7 @@ def test_many_contenders_never_hold_it_together(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from recsys.folders.atomic import sole_use
+from recsys.folders import sole_use
 root = Path(sys.argv[1])
 for _ in range(100):
     with sole_use(root / "x", "counts", patience=30):

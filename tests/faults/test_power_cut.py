@@ -18,7 +18,7 @@ from recsys.config.data import DataConfig
 from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.experiments.fit import fit
-from recsys.folders.atomic import new_file, new_folder, recover
+from recsys.folders import new_file, new_folder, recover
 from recsys.serving.bundle import ModelBundle
 from recsys.training.checkpoints import CheckpointFile
 from tests.helpers.logs import log_of_histories

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recsys.errors import InputError
-from recsys.folders.atomic import new_file, new_folder
+from recsys.folders import new_file, new_folder
 
 
 def fill(path: Path, text: str) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from recsys.server.app import make_app
-from recsys.server.process import listen
+from recsys.server.app import listen, make_app
 from recsys.server.service import ServedModel, ServerSettings, Service
 
 

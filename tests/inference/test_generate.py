@@ -15,7 +15,7 @@ from recsys.config.model import SequenceToSequenceConfig
 from recsys.data.histories import Histories
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.inference.model_scorer import SequenceGenerator
+from recsys.inference.model_scorer import generate_lists
 from recsys.model.sequence_to_sequence import Beam, Sampling, SequenceToSequence, Strategy
 from recsys.serving.bundle import ModelBundle
 from recsys.serving.recommender import Recommender
@@ -106,6 +106,6 @@ def test_what_cannot_be_generated_is_refused(
     model = generating.bundle.model
     assert isinstance(model, SequenceToSequence)
     with pytest.raises(ValueError, match="history 1 is empty"):
-        SequenceGenerator(model, 3).generate(
-            Histories(np.array([1], dtype=np.int32), np.array([0, 1, 1])), 2, "filter"
+        generate_lists(
+            model, 3, Histories(np.array([1], dtype=np.int32), np.array([0, 1, 1])), 2, "filter"
         )

@@ -20,12 +20,11 @@ from recsys.config.experiment import Experiment
 from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
-from recsys.evaluation.held_out import find_holdout
+from recsys.evaluation.held_out import find_holdout, temperature_of
 from recsys.evaluation.tables import evaluate
 from recsys.model.sequence_to_sequence import Beam
 from recsys.server.service import ServedModel, ServerSettings
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import temperature_of
 from recsys.serving.index import make_index
 from recsys.serving.recommender import Recommender
 from tests.helpers.commands import refused

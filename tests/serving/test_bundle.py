@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from recsys.config.model import DotProduct, TargetAttention
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError
-from recsys.folders.manifest import file_sha256, tree_sha256
+from recsys.folders import file_sha256, tree_sha256
 from recsys.model.heads import DotProductHead
 from recsys.serving.bundle import BundleManifest, ModelBundle
 from recsys.serving.recommender import Recommender

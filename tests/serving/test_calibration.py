@@ -14,11 +14,11 @@ from scipy.optimize import minimize_scalar
 from recsys.config.files import parse_experiment
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
+from recsys.evaluation.held_out import temperature_of
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.fit import fit
 from recsys.inference.scorer import Scored
 from recsys.serving.bundle import ModelBundle
-from recsys.serving.calibration import temperature_of
 from recsys.serving.recommender import Recommender
 from recsys.shop.simulation import make_shop
 

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from recsys import console
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
 from recsys.evaluation.tables import evaluate
-from recsys.serving import files
 from recsys.serving.bundle import ModelBundle, for_evaluation
 from recsys.serving.recommender import Recommender
 from tests.helpers.commands import refused, run, run_json
@@ -32,7 +32,7 @@ def test_users_are_answered_some_at_a_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(files, "_USERS", 2)
+    monkeypatch.setattr(console, "_USERS", 2)
     users = range(98, 109)
     rows = [(user, ITEMS[(5 * n + n // 4) % 6], n // 2) for n, user in enumerate([*users] * 6)]
     log = log_of(rows)

@@ -1,1 +1,0 @@
-"""Folders that are whole or absent: written in one step, described, locked and checksummed."""
