@@ -90,9 +90,8 @@ def race(context: Context, racers: Sequence[Racer]) -> list[Racer]:
 def choose_field(racers: Sequence[Racer], seconds: float) -> list[Racer]:
     """Return those that a race of so many seconds can compare, the most promising first.
 
-    If it can compare none, the most promising one that can be validated a few times in it. On
-    sparse logs, which have soft labels, none takes the time of a more promising one that has too
-    little for a race: that one is to join the mean.
+    If it can compare none, the most promising one that can be validated a few times in it. With
+    soft labels none takes the time of a more promising one, which is to join the mean.
     """
     field = list(racers[:1])
     for racer in racers[1:]:

@@ -275,9 +275,9 @@ class Racer:
 
     @property
     def ranking(self) -> float:
-        """Seconds to rank a target in a test: as in its validations, unless they had a fixed cost.
+        """Seconds to rank a target in a test, without the matrix that target attention makes first.
 
-        Target attention makes its matrix of pairs of items in each, and costs little after that.
+        Its validations are for the most part that matrix; another kind's tell the seconds.
         """
         model, num_items = self.experiment.model, self.context.dataset.num_items
         head = getattr(model, "head", None)

@@ -255,21 +255,19 @@ def choose_settings(facts: LogFacts) -> list[Choice]:
     elif number < _FEW_INTERACTIONS:
         dim = 48
     is_soft = density < _SPARSE and facts.items <= _FULL_SOFTMAX_ITEMS
-    sparse_dropout = 0.4 if is_soft else 0.5
-    dropout = sparse_dropout if density < _SPARSE else 0.35 if density < _DENSE else 0.25
+    dropout = 0.4 if is_soft else 0.5 if density < _SPARSE else 0.35 if density < _DENSE else 0.25
     tokens = min(max(2 ** round(math.log2(max(number, 1) / _STEPS_PER_PASS)), 512), 4096)
     steps = f"about {_STEPS_PER_PASS} steps per pass over the log where possible"
     choices = [
         Choice("evaluation.seen", seen, f"{repeats}: {counted}"),
         Choice("model.max_sequence_length", str(length), longest),
         Choice("model.embedding_dim", str(dim), f"{number:,} interactions"),
-        Choice("model.dropout", str(dropout), f"{density:.0f} interactions per item"),
+        Choice("model.dropout", str(dropout), few := f"{density:.0f} interactions per item"),
         Choice("training.batch_tokens", str(tokens), steps),
         Choice("training.learning_rate", "0.004", "constant: weights are averaged"),
     ]
     if is_soft:
-        others = "as many items may follow that the log does not show: labels are shared out"
-        choices.append(Choice("training.soft_labels", "0.5", f"{density:.0f} an item, {others}"))
+        choices.append(Choice("training.soft_labels", "0.5", few))
     if facts.newest_share < _MOST_OF_THE_LOG:
         newest = f"the newest {_LENGTHS[-1]} interactions of each user are"
         older = f"{newest} {facts.newest_share:.0%} of all: the older ones are trained on, too"

@@ -290,14 +290,13 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _can_have_soft_labels(self) -> Self:
-        if not self.training.soft_labels:
-            return self
-        if not isinstance(self.model, NextItemConfig | HSTUConfig | AveragedConfig):
-            raise ValueError(f"training.soft_labels: no model of kind {self.model.kind} has any")
-        if self.training.loss.kind != "cross_entropy":
-            raise ValueError("training.soft_labels: need the loss cross_entropy")
-        if self.training.teachers:
-            raise ValueError("training.soft_labels: set them for each of the teachers")
+        training, kinds = self.training, NextItemConfig | HSTUConfig | AveragedConfig
+        fits = isinstance(self.model, kinds) and training.loss.kind == "cross_entropy"
+        if training.soft_labels and (training.teachers or not fits):
+            raise ValueError(
+                "training.soft_labels: need a model that predicts each next item, the loss "
+                "cross_entropy, and no training.teachers beside (which may have them)"
+            )
         return self
 
     @property

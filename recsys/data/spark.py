@@ -43,7 +43,6 @@ def spark_table(
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="pyspark")
-            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
             _write(frame, path)
     except (PySparkException, PySparkRuntimeError, Py4JError) as error:  # its last cause
         cause = str(error).rpartition("Caused by: ")[2].strip().partition("\n")[0]

@@ -47,9 +47,7 @@ class Followers(nn.Module):
         super().__init__()
         self.share = share
         self._allow_seen = allow_seen
-        items = histories.items
-        ends = histories.offsets[1:][histories.users]
-        later = np.minimum(ends - np.arange(len(items)) - 1, _WINDOW)
+        items, later = histories.items, np.minimum(histories.ages, _WINDOW)
         order = np.argsort(items, kind="stable")
         places = order[later[order] > 0]
         starts = np.searchsorted(items[places], np.arange(num_items + 2))
@@ -78,15 +76,14 @@ class Followers(nn.Module):
         """
         length = items.shape[1]
         rows, newest = positions[..., None] // length, positions[..., None] % length
-        for_age, for_place, for_distance = torch.rand(
-            (3, *targets.shape, _LABELS), device=items.device
-        )
+        size = 3, *targets.shape, _LABELS
+        for_age, for_place, for_distance = torch.rand(size, device=items.device)
         read = (newest + 1).clamp(max=_READ)
         age = (-for_age * (1 - _DECAY**read)).log1p().div(math.log(_DECAY)).long()
         followed = items[rows, newest - age.minimum(read - 1)]
         first, end = self.starts[followed], self.starts[followed + 1]
-        place = (first + (for_place * (end - first)).long()).minimum(end - 1).clamp(min=0)
-        place = self.places[place]
+        chosen = (first + (for_place * (end - first)).long()).minimum(end - 1).clamp(min=0)
+        place = self.places[chosen]
         powers = torch.arange(1, _WINDOW + 1, device=items.device).pow(_POWER).cumsum(0)
         later = self.later[place]
         distance = 1 + torch.searchsorted(powers, for_distance * powers[later - 1])

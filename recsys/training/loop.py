@@ -186,11 +186,9 @@ def new_module(
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
         warm.initialise(model, histories)
-    followers = None
-    if config.soft_labels:
-        allow_seen = experiment.evaluation.seen == "allow"
-        known = histories, catalogue.num_items, config.soft_labels
-        followers = Followers(*known, allow_seen=allow_seen)
+    share, allow = config.soft_labels, experiment.evaluation.seen == "allow"
+    known = histories, catalogue.num_items, share
+    followers = Followers(*known, allow_seen=allow) if share else None
     words = model, config, schedule
     return TrainingModule(*words, exclude_seen=exclude_seen, teacher=teacher, followers=followers)
 
