@@ -275,10 +275,7 @@ class Racer:
 
     @property
     def ranking(self) -> float:
-        """Seconds to rank a target in a test, without the matrix that target attention makes first.
-
-        Its validations are for the most part that matrix; another kind's tell the seconds.
-        """
+        """Seconds to rank a target in a test, without the matrix that target attention makes."""
         model, num_items = self.experiment.model, self.context.dataset.num_items
         head = getattr(model, "head", None)
         if isinstance(head, TargetAttention) and not getattr(model, "interaction_features", ()):

@@ -256,13 +256,14 @@ def choose_settings(facts: LogFacts) -> list[Choice]:
         dim = 48
     is_soft = density < _SPARSE and facts.items <= _FULL_SOFTMAX_ITEMS
     dropout = 0.4 if is_soft else 0.5 if density < _SPARSE else 0.35 if density < _DENSE else 0.25
+    few = f"{density:.0f} interactions per item"
     tokens = min(max(2 ** round(math.log2(max(number, 1) / _STEPS_PER_PASS)), 512), 4096)
     steps = f"about {_STEPS_PER_PASS} steps per pass over the log where possible"
     choices = [
         Choice("evaluation.seen", seen, f"{repeats}: {counted}"),
         Choice("model.max_sequence_length", str(length), longest),
         Choice("model.embedding_dim", str(dim), f"{number:,} interactions"),
-        Choice("model.dropout", str(dropout), few := f"{density:.0f} interactions per item"),
+        Choice("model.dropout", str(dropout), few),
         Choice("training.batch_tokens", str(tokens), steps),
         Choice("training.learning_rate", "0.004", "constant: weights are averaged"),
     ]
