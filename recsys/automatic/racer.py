@@ -280,8 +280,9 @@ class Racer:
         head = getattr(model, "head", None)
         if isinstance(head, TargetAttention) and not getattr(model, "interaction_features", ()):
             matrices = head.num_heads * (2 if head.pooling == "average" else 1)
-            if matrices * num_items * (num_items + 1) <= MOST_PAIRS:
-                return self.kind.cost * self.context.speed.ranking
+            fits = matrices * num_items * (num_items + 1) <= MOST_PAIRS
+            if fits and training_device() == "cpu" and (ranking := self.context.speed.ranking):
+                return self.kind.cost * ranking
         targets = len(self.context.held_out.valid.histories)
         return self.validating / max(len(self.points), 1) / targets
 

@@ -100,8 +100,8 @@ class TrainingConfig(Section):
     """Whether the items seen before a target, inside the window, are left out of its loss. By
     default where evaluation.seen is filter."""
     soft_labels: float = Field(0.0, ge=0, lt=1)
-    """Share of each label that goes to items which followed the newest items of the history in
-    others; the rest is the target's. On sparse logs .5, with less dropout, learns faster."""
+    """Share of each label for items that followed the newest items of the history elsewhere; the
+    rest is the target's. On sparse logs .5, with less dropout, learns faster."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=10**6)
     """Number of minutes between checkpoints; another one is saved at the end of each epoch."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
@@ -290,13 +290,13 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _can_have_soft_labels(self) -> Self:
-        training, kinds = self.training, NextItemConfig | HSTUConfig | AveragedConfig
-        fits = isinstance(self.model, kinds) and training.loss.kind == "cross_entropy"
-        if training.soft_labels and (training.teachers or not fits):
-            raise ValueError(
-                "training.soft_labels: need a model that predicts each next item, the loss "
-                "cross_entropy, and no training.teachers beside (which may have them)"
-            )
+        training = self.training
+        trained: list[Any] = [m.model for m in self.members] or [self.model]
+        fit = all(isinstance(model, NextItemConfig | HSTUConfig) for model in trained)
+        full = training.loss.kind == "cross_entropy" and not training.teachers
+        if training.soft_labels and not (fit and full):
+            needed = "models of next items without teachers, and the loss cross_entropy"
+            raise ValueError(f"training.soft_labels: need {needed}")
         return self
 
     @property

@@ -248,8 +248,6 @@ class AveragedMember(Section):
     """Number of epochs between validations; that of training if None."""
     exclude_seen: bool | None = None
     """Whether items seen before a target are left out of its loss; that of training if None."""
-    soft_labels: float | None = Field(None, ge=0, lt=1)
-    """Share of labels for items that follow; that of training if None."""
 
 
 def why_no_mean(models: Sequence[SingleModelConfig]) -> str | None:

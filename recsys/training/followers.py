@@ -1,4 +1,4 @@
-"""Soft labels: a share of each label goes to what followed the same items in other histories.
+"""Soft labels: a share of each label goes to what followed the same items anywhere in the log.
 
 In a sparse log the target of a position is one of many items that might have come next, and the
 counts of the log know some of the others. Labels that are mixed with them are those of a smoothed
@@ -67,6 +67,7 @@ class Followers(nn.Module):
         matrix[index, targets[rows].flatten()] += self.share
         weight = matrix.new_tensor(-self.share / _LABELS)
         matrix.index_put_((index[:, None], labels), weight, accumulate=True)
+        gradient[..., PAD] = 0  # where PAD is the target, to the last bit
 
     def draw(self, items: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         """Draw the labels [b, l, K] of targets [b, l]; the target itself where there is no other.

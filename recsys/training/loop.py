@@ -186,7 +186,7 @@ def new_module(
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
         warm.initialise(model, histories)
-    share, allow = config.soft_labels, experiment.evaluation.seen == "allow"
+    share, allow = config.soft_labels, experiment.evaluation.seen == "allow" and not exclude_seen
     known = histories, catalogue.num_items, share
     followers = Followers(*known, allow_seen=allow) if share else None
     words = model, config, schedule
