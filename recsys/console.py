@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,12 @@ from rich.text import Text
 
 from recsys.errors import printable
 from recsys.folders import new_file
-from recsys.progress import stage
 
 if TYPE_CHECKING:
-    from recsys.data.prepared import PreparedDataset
     from recsys.reports.comparison import Comparison
 
 AS_JSON = ContextVar("AS_JSON", default=False)
 MOST_ROWS = 20  # that a person reads on a terminal
-_ROWS, _USERS = 1 << 20, 1 << 14
-"""Rows of an answer, and users of a dataset, that are in the memory at once."""
 
 
 def say(text: str) -> None:
@@ -119,27 +114,3 @@ def write_frames(frames: Iterable[pl.DataFrame], out: Path) -> int:
                 stack.enter_context(writer)
             writer.write_table(table)
     return rows
-
-
-def write_answers(
-    dataset: PreparedDataset,
-    users: Sequence[Any] | None,
-    answer: Callable[..., pl.DataFrame],
-    rows_per_user: int,
-    out: Path,
-) -> int:
-    """Write the answers for users of a dataset, all if None, to a file; return their rows.
-
-    The users are read some at a time. ``answer`` makes the rows of some users, so many for each of
-    them at most.
-    """
-    known = dataset.user_ids if users is None else list(dict.fromkeys(users))
-    size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))
-
-    def frames() -> Iterator[pl.DataFrame]:
-        with stage("recommending", total=max(1, ceil(len(known) / size))) as line:
-            for start in range(0, max(1, len(known)), size):
-                yield answer(users=known[start : start + size])
-                line.advance()
-
-    return write_frames(frames(), out)

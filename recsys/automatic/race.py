@@ -145,10 +145,10 @@ def train_on(context: Context, winner: Racer) -> list[Racer]:
         return [winner]
     family = winner.experiment.model.family
     others = [r for r in context.racers if r.experiment.model.family != family and not r.failure]
+    refit = winner.seconds_of_refit
     for other in others:
         until, end = (context.moment(share, [winner, other]) for share in (_TRAINING, 1.0))
-        refits = winner.seconds_of_refit + other.seconds
-        until = min(until, (clock.spent + end - refits) / 2)
+        until = min(until, (clock.spent + end - refit - other.seconds) / 2)
         missing = max(0.0, _ENOUGH * winner.epochs - other.epochs)
         seconds = missing / other.experiment.training.validate_every * other.interval
         if not missing or clock.spent + seconds <= until:

@@ -26,7 +26,7 @@ from recsys.errors import InputError, first_line
 from recsys.evaluation.held_out import CALIBRATING, HeldOutParts
 from recsys.folders import new_file, tree_sha256
 from recsys.inference.catalogue import Catalogue
-from recsys.inference.model_scorer import MOST_PAIRS
+from recsys.inference.model_scorer import can_sum_pairs
 from recsys.model.models import Model
 from recsys.progress import Stage
 from recsys.reports.run_page import RacePoint
@@ -276,13 +276,12 @@ class Racer:
     @property
     def ranking(self) -> float:
         """Seconds to rank a target in a test, without the matrix that target attention makes."""
-        model, num_items = self.experiment.model, self.context.dataset.num_items
+        model, cheapest = self.experiment.model, self.context.speed.ranking
         head = getattr(model, "head", None)
         if isinstance(head, TargetAttention) and not getattr(model, "interaction_features", ()):
-            matrices = head.num_heads * (2 if head.pooling == "average" else 1)
-            fits = matrices * num_items * (num_items + 1) <= MOST_PAIRS
-            if fits and training_device() == "cpu" and (ranking := self.context.speed.ranking):
-                return self.kind.cost * ranking
+            pooled, num_items = [head.pooling] * head.num_heads, self.context.dataset.num_items
+            if cheapest and can_sum_pairs(pooled, num_items, training_device()):
+                return self.kind.cost * cheapest
         targets = len(self.context.held_out.valid.histories)
         return self.validating / max(len(self.points), 1) / targets
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,14 +12,17 @@ import polars as pl
 from typer import Argument, Option
 
 from recsys.cli.options import Bundle, BundleData, Data, Index, Out, OutFile, Retrieve, command
-from recsys.console import AS_JSON, show_frame, show_rows, write_answers
+from recsys.console import AS_JSON, show_frame, show_rows, write_frames
 from recsys.errors import InputError
 from recsys.loading import load
 from recsys.progress import stage
 
 if TYPE_CHECKING:
+    from recsys.data.prepared import PreparedDataset
     from recsys.serving.recommender import Recommender
 
+_ROWS, _USERS = 1 << 20, 1 << 14
+"""Rows of an answer, and users of a dataset, that are in the memory at once."""
 Histories = Annotated[
     Path | None,
     Argument(help="Log of the users' histories, with the columns of the features the model reads."),
@@ -118,8 +122,32 @@ def recommend_items(
             answer = recommend(histories, users=user)
         show_answer(answer, recommender, out)
         return
-    rows = write_answers(dataset, user, recommend, k, out)
+    rows = _write_answers(dataset, user, recommend, k, out)
     show_rows([{"file": str(out), "rows": rows}])
+
+
+def _write_answers(
+    dataset: PreparedDataset,
+    users: Sequence[Any] | None,
+    answer: Callable[..., pl.DataFrame],
+    rows_per_user: int,
+    out: Path,
+) -> int:
+    """Write the answers for users of a dataset, all if None, to a file; return their rows.
+
+    The users are read some at a time. ``answer`` makes the rows of some users, so many for each of
+    them at most.
+    """
+    known = dataset.user_ids if users is None else list(dict.fromkeys(users))
+    size = min(_USERS, max(1, _ROWS // max(1, rows_per_user)))
+
+    def frames() -> Iterator[pl.DataFrame]:
+        with stage("recommending", total=max(1, ceil(len(known) / size))) as line:
+            for start in range(0, max(1, len(known)), size):
+                yield answer(users=known[start : start + size])
+                line.advance()
+
+    return write_frames(frames(), out)
 
 
 def _caps(texts: Sequence[str]) -> dict[str, int]:

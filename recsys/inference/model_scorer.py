@@ -35,8 +35,16 @@ from recsys.model.sequence_to_sequence import Beam, Greedy, SequenceToSequence, 
 # fits in its cache: for 346 histories of Beauty, 12,101 items and target attention, steps of 2^24
 # elements took 1.9 s, of 2^19 0.9 s. A GPU needs few, large steps.
 _CPU_STEP, _GPU_STEP = (1 << 12, 1 << 19), (1 << 17, 1 << 26)
-MOST_PAIRS = min(1 << 31, memory_limit() // 8) // 4
+_MOST_PAIRS = min(1 << 31, memory_limit() // 8) // 4
 """The most numbers in matrices of pairs of items: 2 GiB, which one of 23,000 items takes."""
+_MATRICES = {"sum": 1, "average": 2}
+"""Those of an attention head: with averages, the weights beside."""
+
+
+def can_sum_pairs(poolings: Sequence[str], num_items: int, device: str) -> bool:
+    """Return whether matrices of pairs fit, of attention heads so pooled; unmeasured on a GPU."""
+    size = sum(_MATRICES[pooling] for pooling in poolings) * num_items * (num_items + 1)
+    return device == "cpu" and 0 < size <= _MOST_PAIRS
 
 
 class ModelScorer:
@@ -61,8 +69,6 @@ class ModelScorer:
         self._states = states
         self._kept: CandidateRepresentation | None = None
         self._read = 0  # purchases of the histories that all items were scored for
-        # Matrices of pairs of each attention head: with averages, their weights beside.
-        self._tables = [2 if pooling == "average" else 1 for pooling in self._head.poolings]
 
     @property
     def _device(self) -> torch.device:
@@ -139,7 +145,9 @@ class ModelScorer:
         # Pairs are worth making once it has cost as much without; at once in a server, which keeps
         # states: no request is to be slow.
         self._read += self.num_items if self._states is not None else int(lengths.sum())
-        if self._read < self.num_items or not self._can_sum_pairs(histories):
+        known = self._head.poolings, self.num_items, self._device.type
+        # Features of purchases are in their keys: each purchase has its own.
+        if self._read < self.num_items or histories.features or not can_sum_pairs(*known):
             return self._scores_of_shared(histories, self._by_dimension)
         scores = torch.empty(len(histories), self.num_items + 1)
         step = max(1, self._step[1] // self.num_items)
@@ -152,12 +160,6 @@ class ModelScorer:
                 scores.index_copy_(0, indices[some], sums)
         return scores
 
-    def _can_sum_pairs(self, histories: Histories) -> bool:
-        size = sum(self._tables) * self.num_items * (self.num_items + 1)
-        # Features of purchases are in their keys: each purchase has its own. Unmeasured on a GPU.
-        known = self._device.type == "cpu" and not histories.features
-        return known and 0 < size <= MOST_PAIRS
-
     @cached_property
     def _pairs(self) -> list[Tensor]:
         """What a purchase of each item adds to each item, before decay, [1, I, I + 1] of each head.
@@ -166,7 +168,7 @@ class ModelScorer:
         has the weights, of which a history's sum is the divisor.
         """
         shape = self.num_items, self.num_items + 1
-        pairs = [torch.empty(count, *shape) for count in self._tables]
+        pairs = [torch.empty(_MATRICES[pooling], *shape) for pooling in self._head.poolings]
         times = np.zeros(self.num_items, np.int64)
         items = np.arange(1, self.num_items + 1, dtype=np.int32), np.arange(self.num_items + 1)
         for rows, batch in self._batches(Histories(*items, times, times)):

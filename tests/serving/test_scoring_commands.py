@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from recsys import console
+from recsys.cli import answers
 from recsys.data.prepared import PreparedDataset, prepare
 from recsys.errors import InputError
 from recsys.evaluation.held_out import find_holdout
@@ -32,7 +32,7 @@ def test_users_are_answered_some_at_a_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(console, "_USERS", 2)
+    monkeypatch.setattr(answers, "_USERS", 2)
     users = range(98, 109)
     rows = [(user, ITEMS[(5 * n + n // 4) % 6], n // 2) for n, user in enumerate([*users] * 6)]
     log = log_of(rows)
