@@ -64,9 +64,9 @@ def peak_memory_mib() -> dict[str, float]:
     import torch  # noqa: PLC0415
 
     status = Path("/proc/self/status")
-    if status.is_file():
-        lines = status.read_text().splitlines()
-        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+    lines = status.read_text().splitlines() if status.is_file() else []
+    if known := [line for line in lines if line.startswith("VmHWM:")]:  # not in every sandbox
+        peak = int(known[0].split()[1]) / 1024
     else:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak = used / (1 << 20 if sys.platform == "darwin" else 1 << 10)

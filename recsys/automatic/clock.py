@@ -107,7 +107,7 @@ class Speed:
         weighing = 1.1 * _WEIGHTINGS * counting
         chosen = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
         chosen = min(max(chosen, _LEAST_VALID), _MOST_VALID)
-        tested = max(_TEST_SHARE * limit / max(10 * counting, 6 * ranking), _LEAST_TEST)
+        tested = max(_TEST_SHARE * limit / (10 * counting + 2 * ranking), _LEAST_TEST)
         weighed = _WEIGHING_SHARE * limit / weighing
         valid = held_out.valid.sample(int(chosen), seed)
         more = held_out.valid.sample(int(weighed), seed) if weighed > chosen else valid
@@ -150,4 +150,5 @@ def measure(
     epochs = curve.epochs[1:]  # the first is slower: memory is touched for the first time
     whole = min(epoch["train/seconds"] for epoch in epochs) * passes
     ranking = min(epoch["epoch/valid_seconds"] for epoch in epochs) / len(sample.histories)
-    return Speed(whole / batches / (cost * timed.training.batch_tokens), ranking, counting)
+    token = whole / batches / timed.training.batch_tokens
+    return Speed(token / cost, ranking / cost, counting)

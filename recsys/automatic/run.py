@@ -52,7 +52,7 @@ from recsys.reports.run_page import Choice, RacePoint, RunReport, examples_of, w
 from recsys.serving.recommender import Recommender
 from recsys.tracking import artifacts
 from recsys.tracking.store import open_store, without_password
-from recsys.tracking.tracker import track
+from recsys.tracking.tracker import RecordError, track
 from recsys.training.checkpoints import CheckpointError
 from recsys.training.epochs import MONITOR
 
@@ -329,6 +329,8 @@ def evaluate_baselines(answer: Answer, protocol: Experiment) -> None:
             answer.other_runs.append(tested.run_id)
     except KeyboardInterrupt:
         logger.warning("Ctrl-C: the other baselines are not tested")
+    except RecordError as error:
+        logger.warning("the other baselines are not tested: %s", error)
 
 
 def words_for(baseline: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import polars as pl
 from scipy.sparse import csr_array
 
 from recsys.baselines.counts import (
@@ -217,15 +218,12 @@ def _strongest(rules: csr_array, best: int) -> csr_array:
     """Return the largest entries of each row; ties go to the smaller item tokens, as published."""
     rules.sort_indices()
     # In float32, so that sums that differ in their last bits only are equal.
-    weakness = -rules.data.astype(np.float32)
-    kept = np.ones(rules.nnz, dtype=np.bool_)
-    for row in np.flatnonzero(np.diff(rules.indptr) > best):
-        span = slice(rules.indptr[row], rules.indptr[row + 1])
-        last = np.partition(weakness[span], best - 1)[best - 1]
-        stronger, tied = weakness[span] < last, weakness[span] == last
-        kept[span] = stronger | (tied & (np.cumsum(tied) <= best - np.count_nonzero(stronger)))
-    ends = np.concatenate([[0], np.cumsum(kept)])[rules.indptr]
-    return csr_array((rules.data[kept], rules.indices[kept], ends), shape=rules.shape)
+    weakness = pl.Series("weakness", -rules.data.astype(np.float32))
+    rows = np.repeat(np.arange(rules.shape[0]), np.diff(rules.indptr))
+    places = pl.DataFrame([pl.Series("row", rows), weakness])
+    rank = places.select(pl.col("weakness").rank("ordinal").over("row")).to_series()
+    kept = rank.to_numpy() <= best
+    return csr_array((rules.data[kept], (rows[kept], rules.indices[kept])), shape=rules.shape)
 
 
 def _rarity(histories: Histories, num_items: int) -> Floats:

@@ -182,7 +182,7 @@ def run_backtest(
             users = table.frame["user"].n_unique()
             row = {"model": name, "fold": fold, "users": users, "targets": len(table.frame)}
             rows.append(row | by_end(table.summary(metrics)))
-    k = 10 if 10 in cutoffs else cutoffs[0]
+    k = 10 if 10 in cutoffs else next(iter(cutoffs), 10)
     shown = {"model", "fold", "users", "targets"}
     shown |= {f"{kind}_at_{k}{end}" for kind in ("recall", "ndcg") for end in ("", "_low", "_high")}
     show_rows(rows, hidden=[name for name in rows[0] if name not in shown])

@@ -87,14 +87,6 @@ class GlobalTime(_ByTime):
     test_until: Time | None = None
     """End of the dataset: rows at or after this time are dropped. If None, no row is."""
 
-    @model_validator(mode="after")
-    def _ascends(self) -> Self:
-        given = self.valid_from, self.test_from, self.test_until
-        times = [time_value(time) for time in given if time is not None]
-        if times != sorted(set(times)):
-            raise ValueError("valid_from, test_from and test_until must ascend")
-        return self
-
     def __str__(self) -> str:
         valid = self.valid_from if self.valid_from is not None else f"{self.valid_fraction:.4g}"
         test = self.test_from if self.test_from is not None else f"{self.test_fraction:.4g}"

@@ -100,6 +100,7 @@ def append(
         known = {"user_id": old.user_ids, "item_id": old.vocabulary.ids}
         log = log_of_rows(rows, new.columns, old.manifest.origin, new.keep, connection, known)
         log.fingerprint, log.time_format = old.manifest.log_fingerprint, old.config.time_format
+        log.are_dates = new.are_dates
         log.dropped = Counter(old.manifest.dropped) + new.dropped
         filter_log(log, config)
         people = _of_persons(old.user_table, config)

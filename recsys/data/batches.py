@@ -142,7 +142,7 @@ class TrainingBatches:
         planned = self._pass(self.epoch // self.epochs_per_pass)
         by_position = self.mask_probability is None and self.max_targets is None
         ends = planned.cuts if by_position else planned.ends
-        return int((ends - planned.starts).sum()) // self.epochs_per_pass
+        return -(-int((ends - planned.starts).sum()) // self.epochs_per_pass)
 
     def plan(self, epoch: int) -> list[Int64s]:
         """Return the sequences of each batch of an epoch."""

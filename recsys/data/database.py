@@ -59,6 +59,13 @@ def texts(values: Iterable[object]) -> str:
     return "[" + ", ".join(map(text, values)) + "]"
 
 
+def check_rowid(names: Iterable[str], origin: str) -> None:
+    """Refuse the name by which the rows of a table are numbered, which a column would hide."""
+    for column in names:
+        if column.lower() == "rowid":
+            raise InputError(f"{origin}: column {column!r}: rename it: DuckDB numbers rows so")
+
+
 def check_names(names: Iterable[str], origin: str) -> None:
     """Refuse names that are one in SQL, where case does not count, and patterns of polars."""
     known: dict[str, str] = {}
@@ -255,7 +262,9 @@ def dates_in(values: pl.Series) -> pl.Series:
 def numbers_in(values: pl.Series) -> pl.Series:
     """Parse text as int64 if all of it is, else as float64; null if invalid."""
     integers = computed(values, "integer_in(v)").cast(pl.Int64)
-    return computed(values, "number_in(v)").cast(pl.Float64) if integers.has_nulls() else integers
+    if integers.null_count() > values.null_count():
+        return computed(values, "number_in(v)").cast(pl.Float64)
+    return integers
 
 
 def present(values: pl.Series) -> pl.Series:

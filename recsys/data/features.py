@@ -382,7 +382,7 @@ class Encoders:
         return items.drop(*vectors)
 
     def open_vectors(self, folder: Path, num_items: int) -> ItemVectors:
-        """Map the vectors that `save_vectors` wrote of so many items; others are refused."""
+        """Read the vectors that `save_vectors` wrote of so many items; others are refused."""
         expected = {
             feature.column: (torch.float16, (num_items + 1, column.dim))
             for feature, column in self.items.fitted.items()
@@ -395,7 +395,8 @@ class Encoders:
         actual = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in vectors.items()}
         if actual != expected:
             raise InputError(f"{path}: has the vectors {actual}, not {expected}")
-        return vectors
+        # Copied: the file is mapped, and may be replaced.
+        return {name: tensor.clone() for name, tensor in vectors.items()}
 
 
 NO_ENCODERS = Encoders()

@@ -13,11 +13,10 @@ from typing import Any, NoReturn
 
 import duckdb
 import polars as pl
-import pyarrow as pa  # type: ignore[import-untyped]
 
 from recsys.config.data import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import WORDS, guess_columns
-from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
+from recsys.data.database import PLAIN_INTEGER, WHOLE, check_rowid, cursor, name, text
 from recsys.data.splits import BLOCK
 from recsys.data.tables import OpenTable, as_polars
 from recsys.data.times import compact_form, date_of_form, fitting_forms, time_like
@@ -115,7 +114,7 @@ class Log:
     def blocks(self, query: str) -> Iterator[pl.DataFrame]:
         """Yield the rows of a query, `BLOCK` at a time."""
         for batch in self.connection.sql(query).to_arrow_reader(BLOCK):
-            yield as_polars(pa.Table.from_batches([batch]))
+            yield pl.DataFrame(batch)
 
     def drop(self, table: str, reason: str, condition: str) -> None:
         """Delete the rows of a table for which a condition holds, and count them."""
@@ -171,7 +170,7 @@ def read_log(
     rows.drop_by(conditions)
     rows.drop_blank([*roles.values(), *config.keep])
     rows.type_columns(config)
-    if not table.is_ordered and columns.position is None:
+    if not table.is_ordered:
         _refuse_ties(log)
     sort_rows(log)
     if with_fingerprint:
@@ -181,7 +180,8 @@ def read_log(
 
 def _refuse_ties(log: Log) -> None:
     """Refuse rows of one user and time that nothing orders."""
-    tied = "select 1 from typed group by user_id, moment having count(*) > 1 limit 1"
+    position = ", position" * (log.columns.position is not None)
+    tied = f"select 1 from typed group by user_id, moment{position} having count(*) > 1 limit 1"
     if log.columns.timestamp == ROW_ORDER or log.connection.execute(tied).fetchall():
         raise InputError(
             f"{log.origin}: its rows have no order, and some of one user have one time: name a "
@@ -205,6 +205,7 @@ class _Rows:
 
     def load(self, columns: Sequence[str]) -> None:
         """Read columns; bytes are text."""
+        check_rowid(columns, self.log.origin)
         chosen = ", ".join(
             f"decode({name(column)}) as {name(column)}"
             if self.source.types[column] == "BLOB"

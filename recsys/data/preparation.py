@@ -263,12 +263,10 @@ def _write_interactions(log: Log, folder: Path) -> tuple[Int32s, Int64s]:
     times.flush()
     if log.keep:
         kept = ", ".join(f"{quoted(KEPT + column)} as {quoted(column)}" for column in log.keep)
-        blocks = (b.to_arrow() for b in log.blocks(f"select {kept} from log"))
-        first = next(blocks)
-        with pq.ParquetWriter(folder / INTERACTIONS, first.schema, compression="zstd") as writer:
-            writer.write_table(first.combine_chunks(), _ROW_GROUP)
-            for block in blocks:
-                writer.write_table(block.combine_chunks(), _ROW_GROUP)
+        reader = log.connection.sql(f"select {kept} from log").to_arrow_reader(_ROW_GROUP)
+        with pq.ParquetWriter(folder / INTERACTIONS, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
     return numbers, times
 
 

@@ -236,7 +236,7 @@ def find_files(source: str | os.PathLike[str]) -> tuple[SourceFile, ...]:
         raise InputError(f"{path}: has a manifest.json: a prepared dataset is not a log")
     for match in matches if path.is_dir() or is_pattern(source) else ():
         _refuse_table(match)
-    files = [file for match in matches for file in _files_at(match)]
+    files = [*dict.fromkeys(file for match in matches for file in _files_at(match))]
     if not files:
         raise InputError(f"{source}: no file to read is there ({', '.join(_KINDS)})")
     for file in files:

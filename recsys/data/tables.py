@@ -7,13 +7,14 @@ wrong: 10.12.24 becomes 2010-12-24, the ids t and f truth values, and 8.9E+12 a 
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import os
 import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -169,7 +170,8 @@ def open_table(
             return _described(table, 'select * from "frame of the caller"')
     files = find_files(source)
     decoded = Path(tempfile.mkdtemp(prefix="decoded-", dir=work))
-    is_small = sum(file.path.stat().st_size for file in files) < small
+    with in_one_line(origin or str(source), "cannot be read", OSError):
+        is_small = sum(file.path.stat().st_size for file in files) < small
     paths = [*(file.path for file in files), decoded]
     connection = database(paths, work, memory, is_small=is_small)
     weakref.finalize(connection, shutil.rmtree, decoded, ignore_errors=True)
@@ -194,13 +196,9 @@ def as_polars(table: pa.Table) -> pl.DataFrame:
     """Return a table of DuckDB: times are in UTC, and bytes of UTF-8 are text."""
     frame = cast("pl.DataFrame", pl.from_arrow(table))
     columns = []
-    for column in frame:
-        kind = column.dtype
-        if isinstance(kind, pl.Datetime) and kind.time_zone is not None:
-            columns.append(column.dt.convert_time_zone("UTC"))
-        elif kind == pl.Binary:
-            with suppress(pl.exceptions.PolarsError):
-                columns.append(column.cast(pl.String))
+    for column in frame.select(pl.col(pl.Binary)):
+        with suppress(pl.exceptions.PolarsError):
+            columns.append(column.cast(pl.String))
     return frame.with_columns(columns)
 
 
@@ -214,6 +212,11 @@ def _typed(table: pl.DataFrame) -> pl.DataFrame:
     words = pl.Series(MISSING_WORDS).implode()
     whole = [c.name for c in plain if c.any() and (c | table[c.name].is_in(words)).all()]
     return table.with_columns(pl.col(whole).cast(pl.Int64, strict=False))
+
+
+def _paths(paths: Iterable[Path]) -> str:
+    """Return paths in SQL, where DuckDB would take a name such as log[1].csv for a pattern."""
+    return texts(glob.escape(str(path)) for path in paths)
 
 
 def _lacking(names: Sequence[tuple[str, Sequence[str]]], origin: str) -> dict[str, str]:
@@ -254,7 +257,7 @@ def _open_texts(
             for column in every
         )
         queries.append(
-            f"select {chosen} from read_csv({texts(path for _, path, _ in alike)}, {options}, "
+            f"select {chosen} from read_csv({_paths(path for _, path, _ in alike)}, {options}, "
             f"auto_detect = false, strict_mode = true, columns = {{{columns}}})"
         )
     lacking = _lacking([(place, names) for (names, _), _, place in forms], table.origin)
@@ -358,7 +361,7 @@ def _open_parquet(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
     keys = {part.partition("=")[0].lower() for part in files[0].path.parts[:-1] if "=" in part}
     own = {column.lower() for _, columns in names for column in columns}
     query = (
-        f"select * from read_parquet({texts(file.path for file in files)}, union_by_name = true, "
+        f"select * from read_parquet({_paths(file.path for file in files)}, union_by_name = true, "
         f"hive_partitioning = {len(files) > 1 and bool(keys) and keys.isdisjoint(own)})"
     )
     unreadable = _lacking(names, table.origin)
@@ -386,7 +389,7 @@ def _kind(kind: pa.DataType) -> str:
 def _open_json(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
     """Open JSON lines as one table: numbers and lists as they are written, all else as text."""
     every = (
-        f"read_json({texts(file.path for file in files)}, format = 'newline_delimited', "
+        f"read_json({_paths(file.path for file in files)}, format = 'newline_delimited', "
         "maximum_depth = 1, sample_size = -1, union_by_name = true)"
     )
     columns = table.connection.sql(f"select * from {every}").columns

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import duckdb
 import polars as pl
 
-from recsys.data.database import cursor, name, reason, text
+from recsys.data.database import check_rowid, cursor, name, reason, text
 from recsys.errors import InputError
 
 _CLASSES = {
@@ -33,16 +33,17 @@ _COMPUTING = _OF_UNITS | frozenset(
     """
     + - * / // % ^ ** || ~~ !~~ ~~* !~~* ~~~ abs sign round floor ceil trunc sqrt exp ln log pow
     power mod greatest least nullif if isnan isinf isfinite lower upper length left right substr
-    substring trim ltrim rtrim replace concat starts_with ends_with prefix suffix contains instr
+    substring trim ltrim rtrim concat starts_with ends_with prefix suffix contains instr
     strpos position string_split split_part like_escape not_like_escape ilike_escape
-    not_ilike_escape regexp_matches regexp_full_match regexp_extract regexp_replace year month day
+    not_ilike_escape regexp_matches regexp_full_match regexp_extract year month day
     hour minute second quarter week weekday dayofweek dayofmonth dayofyear epoch epoch_ms date_add
     last_day dayname monthname make_date make_timestamp to_timestamp strptime try_strptime to_years
     to_months to_weeks to_days to_hours to_minutes to_seconds list_value list_contains list_has
     list_has_any list_has_all list_extract list_element array_length array_contains array_has
     """.split()  # noqa: SIM905 - to be read
 )
-"""Functions of numbers, text, dates and lists that compute from their arguments alone."""
+"""Functions of numbers, text, dates and lists that compute from their arguments alone; none whose
+text is many times as long as they are, as that of `replace` in `replace` can be."""
 _ROW = "number of the row"
 _READ_TEXT = "BOOLEAN", "DATE", "TIME", "INTERVAL"  # and TIMESTAMP: text beside them is one of them
 
@@ -78,13 +79,16 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     """
     sql = f"(\n{where}\n)"
     known = f"the columns of {origin} are {', '.join(names)}"
-    with cursor() as connection:
-        rows = connection.execute(f"select json_serialize_sql({text(f'select {sql}')})").fetchall()
-    tree = json.loads(rows[0][0])
+    try:
+        with cursor() as connection:
+            query = f"select json_serialize_sql({text(f'select {sql}')})"
+            tree = json.loads(connection.execute(query).fetchall()[0][0])
+        nodes = list(_expressions(tree))
+    except RuntimeError as error:  # a RecursionError, or text that is no Unicode
+        raise _refused(where, "is too long, or has characters that are none") from error
     if "error_message" in tree:
         why = f"cannot be read as SQL: {reason(tree['error_message'])}; {known}"
         raise _refused(where, why)
-    nodes = list(_expressions(tree))
     if not _is_one_expression(tree) or any(node["class"] not in _CLASSES for node in nodes):
         raise _refused(
             where, "must be one expression over the columns, without subqueries, windows, stars"
@@ -98,6 +102,7 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     if unknown := columns.keys() - {*names}:
         why = f"no column {min(unknown)!r} (text stands in single quotes); {known}"
         raise _refused(where, why)
+    check_rowid(columns, origin)
     beside = {pair for node in nodes for pair in _beside_text(node)}
     ordered = frozenset(column for column, by_number in beside if by_number)
     beside_text = frozenset(column for column, _ in beside) - ordered

@@ -251,9 +251,9 @@ def evaluate_lists(
     sources: Mapping[str, Scorer | ListMaker],
     dataset: PreparedDataset,
     seen: Seen,
-    request_time: RequestTime = "unknown",
+    holdout: Holdout | None = None,
 ) -> dict[str, NextListTable]:
-    """Make a list for every user with test targets, and tabulate both by name.
+    """Make a list for every user with test targets, or some of them, and tabulate both by name.
 
     The lists of scorers are their best items. There are no tables where the split holds out one
     target per user.
@@ -264,7 +264,7 @@ def evaluate_lists(
     length, tables = next_list_length(dataset), {}
     if length is None:
         return {}
-    holdout = dataset.holdout("test", request_time)
+    holdout = dataset.holdout("test") if holdout is None else holdout
     for name, source in sources.items():
         make = source if callable(source) else partial(top_k, source)
         lists, _ = make(holdout.histories, length, seen)

@@ -118,7 +118,7 @@ def fit_baseline(
         tables, catalogue = evaluate_held_out(
             lambda some: scorer.score(some.histories), dataset, holdout, evaluation, candidates
         )
-        tables |= evaluate_lists({"lists_test": scorer}, dataset, evaluation.seen)
+        tables |= evaluate_lists({"lists_test": scorer}, dataset, evaluation.seen, holdout)
         results = Results(evaluation.cutoffs, tables, catalogue)
         if out is None:
             results.log_alone(tracker, seconds)

@@ -202,7 +202,7 @@ def evaluate_and_write(
         if isinstance(fitted.model, SequenceToSequence):  # shows what generation adds
             generated = partial(generate_lists, fitted.model, longest)
             made = {"lists_test": generated, "lists_best_test": scorer}
-        tables |= evaluate_lists(made, dataset, evaluation.seen, evaluation.request_time)
+        tables |= evaluate_lists(made, dataset, evaluation.seen, held_out.test)
     tables["ranks_valid"] = with_segments(final.valid, dataset, held_out.valid)
     if counts is not None:
         alone = with_segments(final.valid_alone, dataset, held_out.valid)

@@ -1,7 +1,9 @@
 """The results of a run: tables, metrics and times, written and logged; and a model by name."""
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,10 +74,14 @@ class Results:
         tracker.log_metrics({**by_end(self.metrics), **costs, **catalogue})
 
     def log_alone(self, tracker: Tracker, costs: Mapping[str, float]) -> None:
-        """Log the tables, all metrics and the costs of what leaves no folder."""
-        with tempfile.TemporaryDirectory() as scratch:
-            self.save(Path(scratch))
-            self.log(tracker, Path(scratch), costs)
+        """Log the tables, all metrics and the costs of what leaves no folder.
+
+        The files are deleted with the tracker, which sends them again where the store failed.
+        """
+        scratch = Path(tempfile.mkdtemp())
+        weakref.finalize(tracker, shutil.rmtree, scratch, ignore_errors=True)
+        self.save(scratch)
+        self.log(tracker, scratch, costs)
 
 
 @dataclass(frozen=True, slots=True)

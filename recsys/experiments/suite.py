@@ -20,8 +20,8 @@ from recsys.experiments.baselines import baseline_settings, baselines_of, beside
 from recsys.experiments.fit import fit
 from recsys.folders import BusyError, sole_use
 from recsys.progress import new_progress, stage
-from recsys.tracking.store import find_runs
-from recsys.tracking.tracker import finished_run
+from recsys.tracking.store import find_runs, open_store
+from recsys.tracking.tracker import RecordError, finished_run
 from recsys.training.checkpoints import CheckpointError
 from recsys.training.loop import with_enough_epochs
 
@@ -125,6 +125,7 @@ def run_suite(
         KeyboardInterrupt: Ctrl-C; finished runs are kept.
     """
     runs: dict[str, list[str]] = {}
+    open_store(suite.tracking)  # an experiment that is refused is skipped
     with sole_use(out / suite.name, "runs the suite"), new_progress() as progress:
         for number, entry in enumerate(suite.datasets, 1):
             protocol = suite.experiment(entry)
@@ -137,7 +138,7 @@ def run_suite(
                 progress.update(bar, status=experiment.name)
                 try:
                     runs[entry.name].append(_run(experiment, dataset, out / experiment.name))
-                except (CheckpointError, BusyError):  # else trained epochs would be lost silently
+                except (CheckpointError, BusyError, RecordError):  # else epochs would be lost
                     raise
                 except InputError as error:
                     logger.warning("%s: skipped: %s", experiment.name, error)
@@ -192,6 +193,8 @@ def backtest(
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
         KeyboardInterrupt: Ctrl-C; finished folds are kept.
     """
+    if experiment.start is not None:
+        raise InputError("backtest: trains from random weights: leave start out of the experiment")
     runs = []
     with stage(f"backtest of {name}", len(datasets)) as line:
         for number, dataset in enumerate(datasets, 1):

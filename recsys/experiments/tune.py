@@ -16,6 +16,7 @@ from recsys.config.files import dump_experiment, flatten, parse_experiment
 from recsys.config.section import MAX_COUNT, Section
 from recsys.data.prepared import PreparedDataset
 from recsys.errors import InputError, did_you_mean
+from recsys.evaluation.held_out import find_holdout
 from recsys.folders import new_file, sole_use
 from recsys.inference.catalogue import Catalogue
 from recsys.progress import stage
@@ -191,7 +192,7 @@ def _search(
             catalogue = Catalogue.of(candidate.model, dataset)
             encoded = catalogue.encoders.read(dataset)
             histories = encoded.histories("valid")
-            holdout = encoded.holdout("valid", experiment.evaluation.request_time)
+            holdout = find_holdout(encoded, "valid", experiment.evaluation.request_time)
             candidate = candidate.model_copy(update={"name": f"trial {trial.number}"})
             try:
                 _, curve = train(candidate, catalogue, histories, holdout, epochs, report)

@@ -129,7 +129,8 @@ class Head:
     def select_last(self, history: HistoryRepresentation, lengths: Tensor) -> LastRepresentation:
         """Select what `score_last` needs."""
         states, keys, values = history
-        return LastRepresentation(last_position(states, lengths), keys, values, lengths)
+        state = states[:, 0] if states.shape[1] == 1 else last_states(states, lengths)
+        return LastRepresentation(state, keys, values, lengths)
 
     def score_last(self, last: LastRepresentation, candidates: CandidateRepresentation) -> Tensor:
         """Scores [B, C] at each history's last item, of shared candidates or of its own."""
@@ -368,8 +369,3 @@ def decayed(ages: Tensor, rates: Tensor) -> Tensor:
 def _past(x: Tensor, decay: Tensor) -> Tensor:
     """Σ_{j≤t} decay[t, j] x_j at each position t of sequences of L, x being [C, B · L]."""
     return (x.view(-1, len(decay)) @ decay.T).view(x.shape)
-
-
-def last_position(x: Tensor, lengths: Tensor) -> Tensor:
-    """The last real position [B, D] of [B, L, D], or of [B, 1, D] which holds no other."""
-    return x[:, 0] if x.shape[1] == 1 else last_states(x, lengths)

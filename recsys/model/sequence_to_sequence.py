@@ -220,8 +220,8 @@ class Sampling(Greedy):
             raise InputError(f"top_p={self.top_p}: must be above 0 and at most 1")
 
     def extend(self, scores: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
-        # Relative to the largest: a temperature near 0 then makes no positive infinity.
-        cooled = (scores - scores.amax(dim=-1, keepdim=True)) / self.temperature
+        # Relative to the largest: a temperature near 0 then makes no positive infinity, nor 0 / 0.
+        cooled = (scores - scores.amax(dim=-1, keepdim=True)) / max(self.temperature, 1e-30)
         best, tokens = torch.softmax(cooled, dim=-1).sort(dim=-1, descending=True, stable=True)
         if self.top_p is not None:  # an item stays if those before it add up to less
             before = best.cumsum(dim=-1) - best

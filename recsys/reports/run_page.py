@@ -265,7 +265,7 @@ def _example(recommender: Recommender, history: UserHistories, target: Any) -> t
     best = recommender.recommend(history, k=min(_LIST, bundle.num_items))
     items, newest = best["item_id"].to_list(), bundle.vocabulary.decode(tokens).to_list()[::-1]
     reasons = []
-    for parts in explain_items(bundle, history, items):
+    for parts in explain_items(bundle, history, items) if items else ():
         of_items = parts.group_by("item_id", maintain_order=True).agg(pl.col("share").sum())
         positive = of_items.filter(pl.col("share") > 0).sort("share", descending=True)
         reasons.append(positive.head(_REASONS).rows())

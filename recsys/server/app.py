@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import uvicorn
@@ -274,6 +273,8 @@ class _Team(Multiprocess):
         """Replace workers that died; that one did is not seen while its end of the pipe is open."""
         for worker in self.processes:
             worker.child_conn.close()
+            if worker.exitcode is not None:
+                mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
         super().keep_subprocess_alive()
 
 
@@ -281,12 +282,6 @@ def _worker(settings: ServerSettings, threads: int) -> FastAPI:
     """Return the application of a worker, in its own process."""
     write_json_lines()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for file in Path(os.environ[SHARED_METRICS]).glob("gauge_live*_*.db"):
-        number = int(file.stem.rpartition("_")[2])
-        try:
-            os.kill(number, 0)
-        except OSError:  # nobody's, or another user's by now
-            mark_process_dead(number)  # type: ignore[no-untyped-call]
     try:
         return make_app(Service(ServedModel.load(settings), threads))
     except InputError as error:
@@ -314,5 +309,5 @@ def listen(host: str, port: int) -> socket.socket:
             listener.bind(address)
             listener.listen(2048)
             return listener.dup()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that cannot be one
         raise InputError(f"--host {host} --port {port}: cannot listen there: {error}") from error

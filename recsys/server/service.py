@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 64
 """The largest number of requests that are answered together."""
+_PATIENCE = 5
+"""How many times later a model that could not be loaded is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +215,9 @@ def _answers(model: ServedModel, queries: Sequence[Query]) -> list[Any]:
     """Answer queries, or each by itself if they fail together; an error is an answer."""
     try:
         return [*model.answer(queries)]
-    except Exception as error:  # noqa: BLE001 - whoever asked gets it
+    except BaseException as error:  # noqa: BLE001 - whoever asked gets it; polars may panic
         if len(queries) == 1:
-            return [error]
+            return [error if isinstance(error, Exception) else RuntimeError(first_line(error))]
         return [_answers(model, [query])[0] for query in queries]
 
 
@@ -234,6 +236,7 @@ class Service:
         limits = None if threads is None else partial(torch.set_num_threads, threads)
         self._thread = ThreadPoolExecutor(1, "recsys-model", limits)
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
+        self._reading = 0  # requests whose log is read
         self._demand, self._failure = asyncio.Event(), ""
         self.reload = self._demand.set
         """Has the model loaded again now, whether or not it was replaced."""
@@ -249,16 +252,22 @@ class Service:
         Raises:
             HTTPException: too many requests wait (429), or the server is shutting down (503).
         """
-        model, log = self.model, getattr(asked, "log", None)
-        users = None if log is None else await asyncio.to_thread(model.read_log, log)
+        model, log, users = self.model, getattr(asked, "log", None), None
+        self.check_running()
+        if self._jobs.qsize() + self._reading >= self.settings.queue:
+            line = "too many requests wait: try again in a second"
+            raise HTTPException(429, line, {"retry-after": "1"})
+        if log is not None:
+            self._reading += 1
+            try:
+                users = await asyncio.to_thread(model.read_log, log)
+            finally:
+                self._reading -= 1
         shared: Hashable = object()
         if isinstance(asked, RecommendRequest | ScoreRequest) and log is None:
             user = asked.user_id is None, bool(asked.history), asked.times is None
             shared = (model, user, asked.at is None, str(_options(asked)))
         self.check_running()
-        if self._jobs.qsize() >= self.settings.queue:
-            line = "too many requests wait: try again in a second"
-            raise HTTPException(429, line, {"retry-after": "1"})
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait(_Job((question, shared), (asked, users), model, future))
         return await future
@@ -309,7 +318,9 @@ class Service:
         seconds = settings.reload_seconds or (30.0 if is_model_name(settings.bundle) else 2.0)
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._demand.wait(), seconds)
+                # Loading a model that is refused takes time from answers.
+                wait = _PATIENCE * seconds if self._failure else seconds
+                await asyncio.wait_for(self._demand.wait(), wait)
             demanded = self._demand.is_set()
             self._demand.clear()
             try:

@@ -164,7 +164,7 @@ class HistoryReader:
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         entries = span_indices(starts, ends)
         return dataset.user_ids.gather(rows), Histories(
-            self._tokens[dataset.items[entries]],
+            self._items[entries],
             np.concatenate([[0], np.cumsum(ends - starts)]),
             dataset.timestamps[entries],
             features=tuple(features[entries] for features in dataset.features),
@@ -182,9 +182,8 @@ class HistoryReader:
         return Vocabulary(self._encoded.user_ids)
 
     @cached_property
-    def _tokens(self) -> Int32s:
-        tokens = self.vocabulary.encode(self._encoded.vocabulary.ids)
-        return np.concatenate([[PAD], tokens]).astype(np.int32)
+    def _items(self) -> Int32s:
+        return self._encoded.items_of(self.vocabulary)
 
     # --- Lists ---
 

@@ -32,7 +32,7 @@ def id_series(values: Iterable[Any], place: str) -> pl.Series:
     Raises:
         InputError: an id is missing, or is neither.
     """
-    if isinstance(values, str):
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"{place}: a list of ids, not {values!r}")
     plain = [str(value) if isinstance(value, UUID) else value for value in values]
     try:

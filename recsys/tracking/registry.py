@@ -24,6 +24,7 @@ from mlflow.types.schema import AnyType, Array
 
 from recsys.config.experiment import TrackingConfig
 from recsys.errors import InputError, one_line
+from recsys.folders import MANIFEST
 from recsys.tracking.artifacts import BUNDLE
 from recsys.tracking.store import existing_store, open_store, refuse_broken_store
 
@@ -95,7 +96,11 @@ def local_bundle(uri: str, tracking: TrackingConfig) -> Path:
     place = bundle_place(uri, tracking)
     with _one_line(uri, tracking):
         folder = Path(download_artifacts(place, tracking_uri=tracking.absolute_uri))
-    return folder if uri.startswith("runs:") else next((folder / "data").iterdir())
+    if uri.startswith("runs:"):
+        return folder
+    for manifest in (folder / "data").glob(f"*/{MANIFEST}"):
+        return manifest.parent
+    raise InputError(f"{uri}: is no model of recsys")
 
 
 def bundle_place(uri: str, tracking: TrackingConfig) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recsys.config.experiment import TrainingConfig
 from recsys.data.batches import TrainingBatches
-from recsys.errors import InputError
+from recsys.errors import InputError, undivided
 from recsys.evaluation.tables import RankTable
 from recsys.inference.ranking import NotANumberError
 from recsys.progress import Stage
@@ -221,9 +221,10 @@ class EpochRecorder(pl.Callback):
             self._keep_if_best(epoch, metrics)
         if self._patience_exhausted and self._decay_epochs and epoch < self._hold_epochs:
             self._start_decay(epoch, trainer.global_step)
-        trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
-        self._started = None
-        self._save(trainer)
+        with undivided():  # what is reported is saved
+            trainer.should_stop = bool(self._report(epoch, metrics)) or self.should_stop
+            self._started = None
+            self._save(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: object) -> None:
         due = time.monotonic() - self._saved >= self._config.checkpoint_minutes * 60
@@ -255,12 +256,14 @@ class EpochRecorder(pl.Callback):
                 metrics["epoch/valid_recall_at_10"] = float(table.values("recall_at_10").mean())
                 metrics["epoch/valid_seconds"] = time.perf_counter() - started
             if may_win and (self._validate is None or metrics[MONITOR] > best):
-                self.curve.best_epoch = epoch
-                self.curve.best_ranks = None if table is None else table.frame["rank"].to_torch()
-                self.curve.best_weights = {
+                weights = {
                     name: weight.detach().to("cpu", copy=True)
                     for name, weight in self._module.model.state_dict().items()
                 }
+                ranks = None if table is None else table.frame["rank"].to_torch()
+                with undivided():  # weights and ranks are those of one epoch
+                    self.curve.best_epoch, self.curve.best_ranks = epoch, ranks
+                    self.curve.best_weights = weights
 
 
 # --- The progress display -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from types import FrameType
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from numpy.typing import NDArray
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerStatus
@@ -237,7 +238,8 @@ def _trainer(
         reload_dataloaders_every_n_epochs=1,  # epochs differ by a batch or so
         precision="bf16-mixed" if curve.precision == "bf16" else "32-true",
         callbacks=callbacks,
-        plugins=[states],
+        # One process is no part of a job of Slurm or MPI that it may run in.
+        plugins=[states] if several else [states, LightningEnvironment()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

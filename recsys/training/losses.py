@@ -42,21 +42,13 @@ LossFunction = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 losses and its gradient [b, L, C]."""
 
 
-def chunked_sum(
-    logits: LogitsFunction,
-    loss: LossFunction,
-    history: HistoryRepresentation,
-    candidates: CandidateRepresentation,
-    chunk_rows: int,
-) -> Tensor:
-    """Return the sum of a loss over all rows, a float32 scalar, without ever holding all logits.
+class _Chunked(torch.autograd.Function):
+    """The sum of a loss over all rows, a float32 scalar, without ever holding all logits.
 
     Forward computes the gradients too, ``chunk_rows`` sequences at a time; backward scales them.
+    The sides are those of a `HistoryRepresentation` and a `CandidateRepresentation`.
     """
-    return _Chunked.apply(logits, loss, chunk_rows, *history, *candidates)  # type: ignore[no-untyped-call]
 
-
-class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, logits: LogitsFunction, loss: LossFunction, chunk_rows: int, *sides: Tensor
@@ -181,7 +173,7 @@ def chunked_cross_entropy(
             soften(gradient, rows)
         return losses, gradient
 
-    total = chunked_sum(logits, loss, history, candidates, chunk_rows)
+    total: Tensor = _Chunked.apply(logits, loss, chunk_rows, *history, *candidates)  # type: ignore[no-untyped-call]
     return total / count_targets(targets)
 
 
@@ -395,7 +387,8 @@ def _sampled_loss(
         return losses.masked_fill_(empty, 0).sum(), logits.to(scores.dtype)
 
     chunk_rows = head.chunk_rows(targets.shape[1], len(items), targets.device)
-    total = chunked_sum(head.logits, loss, history, candidates, chunk_rows)
+    sides = *history, *candidates
+    total: Tensor = _Chunked.apply(head.logits, loss, chunk_rows, *sides)  # type: ignore[no-untyped-call]
     # A zero whose gradient is that of the loss by the logits of the targets.
     zero = ((target_logits - target_logits.detach()) * gradients).sum()
     return (total + zero) / count_targets(targets)

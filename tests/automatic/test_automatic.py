@@ -274,7 +274,7 @@ def test_samples_are_smaller_where_a_model_ranks_slowly(dataset: PreparedDataset
         patch.setattr("recsys.automatic.clock._LEAST_VALID", 50)
         patch.setattr("recsys.automatic.clock._LEAST_TEST", 60)
         assert sizes(0.05, 1e-4, 20)[:2] == [50, 60]  # fewer would leave the choice to chance
-        valid, test, weighed = sizes(0.1, 1e-3, 1_000)
+        valid, test, weighed = sizes(0.2, 1e-3, 1_000)
         assert (
             valid < test < weighed
         )  # weights of counts are chosen on more targets than are reported
