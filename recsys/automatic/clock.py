@@ -150,5 +150,5 @@ def measure(
     epochs = curve.epochs[1:]  # the first is slower: memory is touched for the first time
     whole = min(epoch["train/seconds"] for epoch in epochs) * passes
     ranking = min(epoch["epoch/valid_seconds"] for epoch in epochs) / len(sample.histories)
-    token = whole / batches / timed.training.batch_tokens
+    token = whole / (batches * timed.training.batch_tokens)
     return Speed(token / cost, ranking / cost, counting)

@@ -16,7 +16,7 @@ from recsys.config.experiment import Experiment
 from recsys.config.model import AveragedConfig
 from recsys.errors import InputError
 from recsys.experiments.baselines import baselines_of
-from recsys.experiments.trainings import mean_of, refitted_mean
+from recsys.experiments.trainings import mean_of
 from recsys.reports.run_page import Choice
 from recsys.training.epochs import MONITOR
 from recsys.training.loop import Fitted
@@ -159,38 +159,29 @@ def train_on(context: Context, winner: Racer) -> list[Racer]:
     return [winner]
 
 
-class Members(NamedTuple):
-    """The racers that the answer is made of."""
-
-    racers: list[Racer]
-    averaging: Choice | None = None
-    """What came of a mean of models, if one was tried."""
-    mean: tuple[Experiment, Fitted] | None = None
-    """Of two, before their refits: the settings that repeat it, and what was validated."""
-
-
-def choose_members(context: Context, racers: Sequence[Racer]) -> Members:
-    """Return the first racer, with the second if their mean gains enough."""
+def choose_members(context: Context, racers: Sequence[Racer]) -> tuple[list[Racer], Choice | None]:
+    """Return the first racer, with the second if their mean gains enough; say what came of it."""
     alone, tried = racers[0], list(racers[:2])
     if len(tried) < 2 or not context.averages or context.clock.stopped:
-        return Members([alone])
+        return [alone], None
     said, names = f"validation NDCG@10: {alone.quality:.4f} of {alone.name}", names_of(tried)
     context.say(f"validating the mean of {names}")
     try:
-        mean = mean_of_members(context, tried)
+        _, mean = mean_of_members(context, tried, [member.validated() for member in tried])
     except InputError as error:  # it does not fit into the memory
-        return Members([alone], Choice("model.kind", "one model", f"{said}; no mean, {error}"))
-    quality = mean[1].curve.epochs[-1][MONITOR]
+        return [alone], Choice("model.kind", "one model", f"{said}; no mean, {error}")
+    quality = mean.curve.epochs[-1][MONITOR]
     said += f"; {quality:.4f} of the mean of {names}"
     if quality >= (1 + _GAIN_OF_MEAN) * alone.quality:
-        return Members(tried, Choice("model.kind", "averaged", said), mean)
+        return tried, Choice("model.kind", "averaged", said)
     worse = f", which is not {_GAIN_OF_MEAN:.0%} better"
-    return Members([alone], Choice("model.kind", "one model", said + worse))
+    return [alone], Choice("model.kind", "one model", said + worse)
 
 
-def mean_of_members(context: Context, members: Sequence[Racer]) -> tuple[Experiment, Fitted]:
-    """Return the settings that repeat the mean of trained members, and the mean, validated."""
-    fitted = [member.validated() for member in members]
+def mean_of_members(
+    context: Context, members: Sequence[Racer], fitted: Sequence[Fitted]
+) -> tuple[Experiment, Fitted]:
+    """Return the mean of some trained members, validated, with the settings that repeat it."""
     trained = zip(members, fitted, strict=True)
     experiment = averaged_experiment([member.chosen_experiment(alone) for member, alone in trained])
     context.catalogue.check_memory(experiment.model, 2)
@@ -228,7 +219,7 @@ class Finished(NamedTuple):
 
 def finish(context: Context, racers: Sequence[Racer]) -> Finished:
     """Choose the members of the answer, and refit each on the training and validation parts."""
-    members, averaging, mean = choose_members(context, racers)
+    members, averaging = choose_members(context, racers)
     needed, fitted = [member.seconds_of_refit for member in members], list[Fitted]()
     for number, member in enumerate(members):
         context.say(f"the refit of {member.name}")
@@ -237,8 +228,8 @@ def finish(context: Context, racers: Sequence[Racer]) -> Finished:
         fitted.append(member.refit(context.clock.spent + own * left))
     context.members, name, answer = members, names_of(members), fitted[0]
     experiment = members[0].chosen_experiment(answer)
-    if mean is not None:
-        name, (experiment, validated) = f"the mean of {name}", mean
-        answer = refitted_mean(validated, fitted)
+    if len(members) > 1:
+        name = f"the mean of {name}"
+        experiment, answer = mean_of_members(context, members, fitted)
     seconds = context.clock.spent - (context.state.race_began or 0.0)
     return Finished(name, experiment, answer, averaging, seconds)

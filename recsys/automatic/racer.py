@@ -147,7 +147,8 @@ class Context:
             state.race_began = clock.spent
         valid, test = len(self.held_out.valid.histories), len(self.held_out.test.histories)
         ranking = sum(racer.ranking for racer in members) or self.speed.ranking
-        testing = ranking * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid))
+        again = valid if len(members) > 1 else 0  # a mean, after the refits
+        testing = ranking * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid) + again)
         testing += self.speed.seconds_to_weigh(len(self.held_out.weighing.histories), ranking)
         baselines = sum(2 * tuned.trial_seconds + _STORE_SECONDS for tuned in state.baselines)
         testing += min(baselines, _BASELINES_SHARE * limit)

@@ -327,10 +327,8 @@ def evaluate_baselines(answer: Answer, protocol: Experiment) -> None:
             tuned, parent = baseline.tuned, answer.run.run_id
             tested = fit_baseline(*words, tuned=tuned, test=test, parent=parent)
             answer.other_runs.append(tested.run_id)
-    except KeyboardInterrupt:
-        logger.warning("Ctrl-C: the other baselines are not tested")
-    except RecordError as error:
-        logger.warning("the other baselines are not tested: %s", error)
+    except (KeyboardInterrupt, RecordError) as error:
+        logger.warning("%s: the other baselines are not tested", str(error) or "Ctrl-C")
 
 
 def words_for(baseline: str) -> str:

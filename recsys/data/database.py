@@ -59,13 +59,6 @@ def texts(values: Iterable[object]) -> str:
     return "[" + ", ".join(map(text, values)) + "]"
 
 
-def check_rowid(names: Iterable[str], origin: str) -> None:
-    """Refuse the name by which the rows of a table are numbered, which a column would hide."""
-    for column in names:
-        if column.lower() == "rowid":
-            raise InputError(f"{origin}: column {column!r}: rename it: DuckDB numbers rows so")
-
-
 def check_names(names: Iterable[str], origin: str) -> None:
     """Refuse names that are one in SQL, where case does not count, and patterns of polars."""
     known: dict[str, str] = {}

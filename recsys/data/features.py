@@ -395,8 +395,7 @@ class Encoders:
         actual = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in vectors.items()}
         if actual != expected:
             raise InputError(f"{path}: has the vectors {actual}, not {expected}")
-        # Copied: the file is mapped, and may be replaced.
-        return {name: tensor.clone() for name, tensor in vectors.items()}
+        return {name: tensor.clone() for name, tensor in vectors.items()}  # the file is mapped
 
 
 NO_ENCODERS = Encoders()

@@ -16,7 +16,7 @@ import polars as pl
 
 from recsys.config.data import ROW_ORDER, TIME_IS_NUMBER, Columns, DataConfig, GlobalTime
 from recsys.data.columns import WORDS, guess_columns
-from recsys.data.database import PLAIN_INTEGER, WHOLE, check_rowid, cursor, name, text
+from recsys.data.database import PLAIN_INTEGER, WHOLE, cursor, name, text
 from recsys.data.splits import BLOCK
 from recsys.data.tables import OpenTable, as_polars
 from recsys.data.times import compact_form, date_of_form, fitting_forms, time_like
@@ -205,7 +205,6 @@ class _Rows:
 
     def load(self, columns: Sequence[str]) -> None:
         """Read columns; bytes are text."""
-        check_rowid(columns, self.log.origin)
         chosen = ", ".join(
             f"decode({name(column)}) as {name(column)}"
             if self.source.types[column] == "BLOB"

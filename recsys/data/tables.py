@@ -89,6 +89,8 @@ class OpenTable:
             if column not in self.types:
                 known, hint = ", ".join(self.names), did_you_mean(column, self.names)
                 raise InputError(f"{self.origin}: no column {column!r} among {known}{hint}")
+            if column.lower() == "rowid":
+                raise InputError(f"{self.origin}: rename {column!r}, as which DuckDB numbers rows")
         return list(dict.fromkeys(columns or self.types))
 
     def selected(self, columns: Sequence[str]) -> str:

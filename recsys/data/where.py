@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import duckdb
 import polars as pl
 
-from recsys.data.database import check_rowid, cursor, name, reason, text
+from recsys.data.database import cursor, name, reason, text
 from recsys.errors import InputError
 
 _CLASSES = {
@@ -42,8 +42,7 @@ _COMPUTING = _OF_UNITS | frozenset(
     list_has_any list_has_all list_extract list_element array_length array_contains array_has
     """.split()  # noqa: SIM905 - to be read
 )
-"""Functions of numbers, text, dates and lists that compute from their arguments alone; none whose
-text is many times as long as they are, as that of `replace` in `replace` can be."""
+"""Functions that compute from their arguments alone. `replace` in `replace` could fill memory."""
 _ROW = "number of the row"
 _READ_TEXT = "BOOLEAN", "DATE", "TIME", "INTERVAL"  # and TIMESTAMP: text beside them is one of them
 
@@ -102,7 +101,8 @@ def parse(where: str, names: Sequence[str], origin: str) -> Condition:
     if unknown := columns.keys() - {*names}:
         why = f"no column {min(unknown)!r} (text stands in single quotes); {known}"
         raise _refused(where, why)
-    check_rowid(columns, origin)
+    if "rowid" in map(str.lower, columns):
+        raise _refused(where, "rename the column rowid, as which DuckDB numbers rows")
     beside = {pair for node in nodes for pair in _beside_text(node)}
     ordered = frozenset(column for column, by_number in beside if by_number)
     beside_text = frozenset(column for column, _ in beside) - ordered

@@ -74,11 +74,8 @@ class Results:
         tracker.log_metrics({**by_end(self.metrics), **costs, **catalogue})
 
     def log_alone(self, tracker: Tracker, costs: Mapping[str, float]) -> None:
-        """Log the tables, all metrics and the costs of what leaves no folder.
-
-        The files are deleted with the tracker, which sends them again where the store failed.
-        """
-        scratch = Path(tempfile.mkdtemp())
+        """Log the tables, all metrics and the costs of what leaves no folder."""
+        scratch = Path(tempfile.mkdtemp())  # kept for the tracker, which may send again at its end
         weakref.finalize(tracker, shutil.rmtree, scratch, ignore_errors=True)
         self.save(scratch)
         self.log(tracker, scratch, costs)

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from recsys.config.experiment import Experiment, StartConfig
 from recsys.config.files import flatten
 from recsys.config.model import AveragedConfig
 from recsys.data.histories import PAD
-from recsys.data.prepared import Part, PreparedDataset
+from recsys.data.prepared import Part, PreparedDataset, TrainedOn
 from recsys.data.splits import Holdout
 from recsys.errors import InputError
 from recsys.evaluation.tables import evaluate
@@ -218,16 +217,17 @@ def mean_of(experiment: Experiment, valid: Holdout, members: Sequence[Fitted]) -
 
     It was trained on the validation part if any member was.
     """
+    model = AveragedModel([member.model for member in members]).eval()
     validated = AveragedModel([member.validated for member in members]).eval()
     started = time.perf_counter()
     scorer = ModelScorer(validated, experiment.model.max_sequence_length)
     ranks = evaluate(scorer, valid, "valid", experiment.evaluation.seen)
-    metrics = {
+    mean = {
         MONITOR: float(ranks.values("ndcg_at_10").mean()),
         "epoch/valid_recall_at_10": float(ranks.values("recall_at_10").mean()),
         "epoch/valid_seconds": time.perf_counter() - started,
     }
-    epochs = [*(epoch for member in members for epoch in member.curve.epochs), metrics]
+    epochs = [*(epoch for member in members for epoch in member.curve.epochs), mean]
     precisions = {member.curve.precision for member in members}
     precision = precisions.pop() if len(precisions) == 1 else None
     interrupted = any(member.interrupted for member in members)
@@ -236,12 +236,6 @@ def mean_of(experiment: Experiment, valid: Holdout, members: Sequence[Fitted]) -
         precision=precision,
         interrupted=interrupted,
     )
-    mean = Fitted(validated, validated, ("train",), curve, interrupted, members[0].catalogue)
-    return refitted_mean(mean, members)
-
-
-def refitted_mean(mean: Fitted, members: Sequence[Fitted]) -> Fitted:
-    """Return a mean that was validated, of its members as they are after their refits."""
-    model = AveragedModel([member.model for member in members]).eval()
     refitted = any("valid" in member.trained_on for member in members)
-    return replace(mean, model=model, trained_on=("train", "valid") if refitted else ("train",))
+    trained_on: TrainedOn = ("train", "valid") if refitted else ("train",)
+    return Fitted(model, validated, trained_on, curve, interrupted, members[0].catalogue)

@@ -198,7 +198,11 @@ class ModelScorer:
 
     def _scores_of_shared(self, histories: Histories, items: CandidateRepresentation) -> Tensor:
         width = items.embeddings.shape[-2]
-        return self._scores(histories, width, lambda _, columns: _part(items, columns))
+
+        def part(_: Tensor, columns: slice) -> CandidateRepresentation:
+            return CandidateRepresentation(*(side[..., columns, :] for side in items))
+
+        return self._scores(histories, width, part)
 
     def _scores(
         self,
@@ -254,10 +258,6 @@ class ModelScorer:
         if self._states is not None:
             return self._states.encode_last(self._model, histories)
         return self._model.encode_last(model_inputs(self._model, histories))
-
-
-def _part(items: CandidateRepresentation, columns: slice) -> CandidateRepresentation:
-    return CandidateRepresentation(*(side[..., columns, :] for side in items))
 
 
 @contextmanager

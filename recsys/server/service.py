@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 64
 """The largest number of requests that are answered together."""
-_PATIENCE = 5
-"""How many times later a model that could not be loaded is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +66,6 @@ class ServerSettings:
 
 
 # --- Answers --------------------------------------------------------------------------------------
-
-Query = tuple[Any, UserHistories | None]
-"""A request, and the history that was read of its log."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,13 +118,13 @@ class ServedModel:
         user = trained.user_id if trained.item_id in log.columns else "user_id"
         return self.recommender.read_histories(log.with_columns(pl.lit("user").alias(user)))
 
-    def answer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
-        """Answer queries of one question, equal options and users who are given in one way."""
-        first = queries[0][0]
+    def answer(self, asked: Sequence[Any]) -> list[dict[str, Any]]:
+        """Answer requests of one question, equal options and users who are given in one way."""
+        first = asked[0]
         if isinstance(first, SimilarRequest):
             best = self.recommender.similar_items(first.item_id, first.k)
             return [{"items": best.select("item_id", "similarity", "rank").to_dicts()}]
-        users, unknown = self._users(queries), tuple[list[Id], ...]()
+        users, unknown = self._users(asked), tuple[list[Id], ...]()
         facts = [
             {"skipped": skipped, "assumed_gap": users.assumed_gap}
             for skipped in users.skipped.tolist()
@@ -145,7 +140,7 @@ class ServedModel:
         if isinstance(first, RecommendRequest):
             rows = self.recommender.recommend(users, retrieve=self.settings.retrieve, **options)
         else:
-            lists, unknown = zip(*(self._known(asked) for asked, _ in queries), strict=True)
+            lists, unknown = zip(*map(self._known, asked), strict=True)
             candidates = lists if len(lists) > 1 else lists[0]  # those of all users are read sooner
             rows = self.recommender.score(users, candidates, **options)
         answers: list[dict[str, Any]] = [
@@ -158,11 +153,12 @@ class ServedModel:
             answer["unknown"] = items
         return answers
 
-    def _users(self, queries: Sequence[Query]) -> UserHistories:
-        """Read the histories of queries [B], as users 0, 1, …."""
-        asked, reader = [request for request, _ in queries], self.recommender.reader
-        first, users = queries[0]
-        if users is None:
+    def _users(self, asked: Sequence[Any]) -> UserHistories:
+        """Read the histories of requests [B], as users 0, 1, …."""
+        first, reader = asked[0], self.recommender.reader
+        if (log := getattr(first, "log", None)) is not None:
+            users = self.read_log(log)
+        else:
             users = reader.read(
                 [request.history or [] for request in asked],
                 None if first.user_id is None else [request.user_id for request in asked],
@@ -205,20 +201,20 @@ def state_of(settings: ServerSettings) -> list[object]:
 class _Job(NamedTuple):
     key: tuple[str, Hashable]
     """The question, and what requests that are answered together have in common."""
-    query: Query
+    asked: Any
     model: ServedModel
     """That of the moment when the request came: it reads and answers it."""
     future: asyncio.Future[Any]
 
 
-def _answers(model: ServedModel, queries: Sequence[Query]) -> list[Any]:
-    """Answer queries, or each by itself if they fail together; an error is an answer."""
+def _answers(model: ServedModel, asked: Sequence[Any]) -> list[Any]:
+    """Answer requests, or each by itself if they fail together; an error is an answer."""
     try:
-        return [*model.answer(queries)]
+        return [*model.answer(asked)]
     except BaseException as error:  # noqa: BLE001 - whoever asked gets it; polars may panic
-        if len(queries) == 1:
+        if len(asked) == 1:
             return [error if isinstance(error, Exception) else RuntimeError(first_line(error))]
-        return [_answers(model, [query])[0] for query in queries]
+        return [_answers(model, [request])[0] for request in asked]
 
 
 class Service:
@@ -236,7 +232,6 @@ class Service:
         limits = None if threads is None else partial(torch.set_num_threads, threads)
         self._thread = ThreadPoolExecutor(1, "recsys-model", limits)
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
-        self._reading = 0  # requests whose log is read
         self._demand, self._failure = asyncio.Event(), ""
         self.reload = self._demand.set
         """Has the model loaded again now, whether or not it was replaced."""
@@ -252,24 +247,16 @@ class Service:
         Raises:
             HTTPException: too many requests wait (429), or the server is shutting down (503).
         """
-        model, log, users = self.model, getattr(asked, "log", None), None
         self.check_running()
-        if self._jobs.qsize() + self._reading >= self.settings.queue:
+        if self._jobs.qsize() >= self.settings.queue:
             line = "too many requests wait: try again in a second"
             raise HTTPException(429, line, {"retry-after": "1"})
-        if log is not None:
-            self._reading += 1
-            try:
-                users = await asyncio.to_thread(model.read_log, log)
-            finally:
-                self._reading -= 1
-        shared: Hashable = object()
-        if isinstance(asked, RecommendRequest | ScoreRequest) and log is None:
+        model, shared = self.model, object()
+        if isinstance(asked, RecommendRequest | ScoreRequest) and asked.log is None:
             user = asked.user_id is None, bool(asked.history), asked.times is None
             shared = (model, user, asked.at is None, str(_options(asked)))
-        self.check_running()
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._jobs.put_nowait(_Job((question, shared), (asked, users), model, future))
+        self._jobs.put_nowait(_Job((question, shared), asked, model, future))
         return await future
 
     async def answer_all(self) -> None:
@@ -291,7 +278,7 @@ class Service:
 
     async def _answer(self, jobs: Sequence[_Job]) -> None:
         first, began = jobs[0], time.monotonic()
-        work = partial(_answers, first.model, [job.query for job in jobs])
+        work = partial(_answers, first.model, [job.asked for job in jobs])
         results = await asyncio.get_running_loop().run_in_executor(self._thread, work)
         for job, result in zip(jobs, results, strict=True):
             if job.future.done():  # whoever asked has gone
@@ -318,8 +305,7 @@ class Service:
         seconds = settings.reload_seconds or (30.0 if is_model_name(settings.bundle) else 2.0)
         while True:
             with suppress(TimeoutError):
-                # Loading a model that is refused takes time from answers.
-                wait = _PATIENCE * seconds if self._failure else seconds
+                wait = 5 * seconds if self._failure else seconds  # loading slows answers
                 await asyncio.wait_for(self._demand.wait(), wait)
             demanded = self._demand.is_set()
             self._demand.clear()

@@ -392,13 +392,13 @@ def test_a_mean_must_be_better_than_its_first_member(
     for racer in racers:
         advance(racer, 1)
     monkeypatch.setattr(race, "_GAIN_OF_MEAN", needed)
-    members, choice, _ = race.choose_members(racers[0].context, racers)
+    members, choice = race.choose_members(racers[0].context, racers)
     assert members == (racers if kind == "averaged" else racers[:1])
     assert choice is not None
     assert choice.value == kind
     assert f"{racers[0].quality:.4f} of {racers[0].name}; " in choice.reason
     assert ("which is not 900% better" in choice.reason) == (kind == "one model")
-    assert race.choose_members(racers[0].context, racers[:1]) == (racers[:1], None, None)
+    assert race.choose_members(racers[0].context, racers[:1]) == (racers[:1], None)
     racers[0].context.members = racers
     assert racers[1].outcome == f"won, averaged with {racers[0].name}"
 
