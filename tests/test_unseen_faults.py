@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from numpy.typing import NDArray
 from polars.testing import assert_frame_equal
 from scipy.optimize import minimize_scalar
@@ -18,7 +20,15 @@ from scipy.special import logsumexp, softmax
 
 import recsys
 from recsys import PreparedDataset, Recommender
+from recsys.config.experiment import Experiment, StartConfig, TrackingConfig
+from recsys.data.entity_tables import converted
+from recsys.data.where import keep_where
+from recsys.errors import InputError
+from recsys.experiments.baselines import fit_baseline
+from recsys.experiments.suite import backtest
+from recsys.experiments.tune import Range, Search, tune
 from recsys.reports.statistics import paired_difference
+from recsys.tracking.store import find_runs
 from tests.helpers.commands import run_json
 from tests.helpers.logs import log_of_histories
 from tests.helpers.server_process import Process, process
@@ -31,6 +41,42 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
     return recsys.prepare(LOG, out=tmp_path_factory.mktemp("unseen") / "data")
+
+
+# --- Reading -------------------------------------------------------------------------------------
+
+
+def test_each_file_of_a_pattern_is_read_once_and_by_its_own_name(tmp_path: Path) -> None:
+    """A folder of parts is called as they are; a name may be a pattern itself."""
+    logs = [log_of_histories({user: "abcd"}) for user in "xyz"]
+    (tmp_path / "days" / "day.parquet").mkdir(parents=True)
+    logs[0].write_parquet(tmp_path / "days" / "day.parquet" / "part.parquet")
+    data = recsys.prepare(f"{tmp_path}/days/**/*.parquet", out=tmp_path / "once")
+    assert len(data.items) == 4
+    for number, name in enumerate(("a1.csv", "a[1].csv"), 1):
+        logs[number].write_csv(tmp_path / name)
+    data = recsys.prepare(f"{tmp_path}/a*", out=tmp_path / "named")
+    assert data.user_ids.to_list() == ["y", "z"]
+
+
+@pytest.mark.parametrize("more", [{"where": "rowid > 0"}, {"keep": ["rowid"]}])
+def test_a_column_that_hides_the_numbers_of_rows_is_refused(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="rename.*rowid.*as which DuckDB numbers rows"):
+        recsys.prepare(LOG.with_columns(rowid=1), out=tmp_path / "data", **more)
+
+
+@pytest.mark.parametrize("where", ["1+" * 900 + "1 = 2", "item_id = '\ud800'"])
+def test_a_condition_that_no_parser_holds_is_refused(where: str) -> None:
+    with pytest.raises(InputError, match="is too long, or has characters that are none"):
+        keep_where(LOG, where, "log")
+
+
+def test_integers_beside_missing_ones_stay_exact() -> None:
+    large = converted(pl.Series(["9007199254740993", None]), pl.Int64())
+    assert large is not None
+    assert large.to_list() == [9_007_199_254_740_993, None]
 
 
 # --- Splits --------------------------------------------------------------------------------------
@@ -56,6 +102,17 @@ def test_both_fractions_are_of_the_whole_log(tmp_path: Path, kind: str) -> None:
     data = recsys.prepare(log, out=tmp_path / "data", split=split)
     counts = data.manifest.counts
     assert [counts[part] for part in ("train", "valid", "test")] == [300, 300, 400]
+
+
+def test_lists_are_those_of_the_test_targets_that_are_sampled(tmp_path: Path) -> None:
+    split = {"kind": "leave_last_out", "targets": 2}
+    data = recsys.prepare(LOG, out=tmp_path / "data", split=split)
+    where = TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db")
+    few = Experiment(name="few", baseline="popularity", tracking=where)
+    fit_baseline(few, data, test=data.holdout("test").sample(5, 0))
+    (run,) = find_runs(["few"], where, "test", ["next_lists"])
+    assert run.lists is not None
+    assert len(run.lists.frame) == 5
 
 
 # --- Growth --------------------------------------------------------------------------------------
@@ -90,6 +147,14 @@ def test_items_outside_the_catalogue_keep_their_ids_when_logs_are_appended(tmp_p
 
 
 # --- Comparisons ---------------------------------------------------------------------------------
+
+
+def test_a_log_of_early_dates_grows(tmp_path: Path) -> None:
+    """Their numbers alone could be anything."""
+    log = LOG.with_columns(pl.date(1971, 1, 1 + pl.col("timestamp")).alias("timestamp"))
+    later = log.with_columns(pl.col("timestamp").dt.offset_by("1y"))
+    data = recsys.prepare(log, out=tmp_path / "data", since="1970-06-01")
+    assert len(recsys.append(later, data.path).items) == 2 * len(log)
 
 
 @pytest.fixture(scope="module")
@@ -305,3 +370,52 @@ def test_users_of_another_dataset_have_the_items_of_their_ids(
         assert by_item(ask(server, "score", user_id=user, candidates=ITEMS)) == expected
         why, theirs = model.explain(log, ITEMS[0]), model.explain(user=user, item=ITEMS[0])
         assert_frame_equal(why, theirs)
+
+
+def test_items_outside_the_catalogue_of_a_dataset_count_where_the_model_has_them(
+    attention: Run, tmp_path: Path
+) -> None:
+    history = ITEMS[:4]  # the last one is a test target alone
+    held = recsys.prepare(log_of_histories({"ann": history, "bob": ITEMS[:3]}), out=tmp_path / "x")
+    model = recsys.load(attention.bundle, held)
+    best = model.recommend(users=["ann"], k=8, seen="filter")
+    expected = model.recommend([history], k=8, seen="filter")
+    assert held.num_items < 4
+    assert by_item(best) == close(by_item(expected))
+
+
+def test_a_job_of_slurm_with_several_tasks_trains(
+    data: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "training"}.items():
+        monkeypatch.setenv(name, value)
+    assert train(data, "slurm").test
+
+
+def test_a_baseline_is_recorded_once_the_store_is_back(
+    data: PreparedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails, send = iter([True]), MlflowClient.log_artifact
+
+    def log_artifact(*words: Any) -> None:
+        if next(fails, False):
+            raise MlflowException("the store is away")
+        send(*words)
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", log_artifact)
+    where = TrackingConfig(uri=f"sqlite:///{data.path.parent}/mlflow.db")
+    fit_baseline(Experiment(name="late", baseline="popularity", tracking=where), data)
+    (run,) = find_runs(["late"], where, "test")
+    assert len(run.ranks.frame)
+
+
+def test_what_cannot_be_compared_is_refused_before_it_is_trained(tmp_path: Path) -> None:
+    started = Experiment(start=StartConfig(bundle="bundle"))
+    with pytest.raises(InputError, match="backtest: .*leave start out"):
+        backtest("model", started, [])
+    split = {"kind": "leave_last_out", "targets": 5}
+    log = log_of_histories(dict.fromkeys("xyz", ITEMS[:8]))
+    data = recsys.prepare(log, out=tmp_path / "data", split=split)
+    search = Search(trials=1, space={"model.dropout": Range(low=0.1, high=0.2)})
+    with pytest.raises(InputError, match="leaves no valid targets"):
+        tune(Experiment(tracking={"uri": f"sqlite:///{tmp_path}/m.db"}), data, search)  # type: ignore[arg-type]

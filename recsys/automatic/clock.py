@@ -149,6 +149,5 @@ def measure(
         raise KeyboardInterrupt
     epochs = curve.epochs[1:]  # the first is slower: memory is touched for the first time
     whole = min(epoch["train/seconds"] for epoch in epochs) * passes
-    ranking = min(epoch["epoch/valid_seconds"] for epoch in epochs) / len(sample.histories)
-    token = whole / (batches * timed.training.batch_tokens)
-    return Speed(token / cost, ranking / cost, counting)
+    ranking = min(epoch["epoch/valid_seconds"] for epoch in epochs) / cost / len(sample.histories)
+    return Speed(whole / batches / (cost * timed.training.batch_tokens), ranking, counting)

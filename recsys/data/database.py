@@ -5,6 +5,7 @@ log alone, loads no extension, and its settings are locked.
 """
 
 import errno
+import glob
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -129,7 +130,8 @@ def database(
         base.execute("set enable_progress_bar = false")
     base.execute(f"set temp_directory = {text(work / 'spilled' if work else '')}")
     base.execute(f"set allowed_directories = {texts(folders)}")
-    base.execute(f"set allowed_paths = {texts(files)}")
+    patterns = map(glob.escape, map(str, files))  # by which they are read
+    base.execute(f"set allowed_paths = {texts([*files, *patterns])}")
     base.execute("set enable_external_access = false")
     base.execute("set lock_configuration = true")
     for macro, rule in MACROS.items():

@@ -214,6 +214,12 @@ def test_a_run_that_refuses_its_data_is_skipped(
     assert "small-every-ease: skipped: ease: the catalogue has 6 items" in caplog.text
 
 
+def test_a_store_that_cannot_be_used_ends_a_suite(tmp_path: Path, dataset: PreparedDataset) -> None:
+    suite = make_suite(tmp_path, tracking={"uri": "sqlite:////proc/none/mlflow.db"})
+    with pytest.raises(InputError, match="mlflow.db: cannot be written"):
+        run_suite(suite, lambda _: dataset, tmp_path / "runs")
+
+
 def test_an_unreadable_checkpoint_is_not_skipped(tmp_path: Path, dataset: PreparedDataset) -> None:
     """Its run would be missing from the comparison without notice."""
     suite = make_suite(tmp_path, baselines=[])

@@ -204,6 +204,7 @@ def test_what_cannot_be_served_ends_in_one_line(tiny_bundle: ModelBundle, tmp_pa
     assert "not a model bundle" in refused("serve", tmp_path)
     assert "not a prepared dataset" in refused(*serve, "--data", tmp_path)
     assert "cannot listen" in refused(*serve, "--host", "256.1.1.1")
+    assert "cannot listen" in refused(*serve, "--host", "127..0.0.1")
 
 
 def test_the_model_answers_metrics(tiny_bundle: ModelBundle) -> None:
