@@ -172,10 +172,7 @@ class PreparedDataset:
         return self._read(OUTSIDE) if OUTSIDE in self.manifest.files else self.item_table[:0]
 
     def items_of(self, vocabulary: Vocabulary) -> Int32s:
-        """Return the items of all interactions [N] as tokens of a vocabulary, PAD if unknown.
-
-        Those outside the catalogue of the dataset may be in another one.
-        """
+        """Return the items of all interactions [N], these outside too, as a vocabulary's tokens."""
         tokens = np.concatenate([[PAD], vocabulary.encode(self.vocabulary.ids)]).astype(np.int32)
         items = tokens[self.items]
         items[self.items == PAD] = vocabulary.encode(self.outside["item_id"])
