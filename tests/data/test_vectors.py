@@ -97,15 +97,14 @@ def bundle(dataset: PreparedDataset, tmp_path_factory: pytest.TempPathFactory) -
     return random_bundle(path, experiment_of(), dataset, INTERACTIONS)
 
 
-def test_a_bundle_keeps_vectors_in_half_precision_and_maps_them(bundle: ModelBundle) -> None:
+def test_a_bundle_keeps_vectors_in_half_precision_and_reads_them_once(bundle: ModelBundle) -> None:
     assert "text" not in bundle.item_table.columns
     assert "kind" in bundle.item_table.columns
     with safe_open(bundle.path / "vectors.safetensors", framework="pt") as file:
         assert file.get_tensor("text").dtype == torch.float16
     opened = ModelBundle.open(bundle.path)
-    maps = Path("/proc/self/maps")
-    if maps.exists():
-        assert str(bundle.path / "vectors.safetensors") in maps.read_text()
+    maps = Path("/proc/self/maps")  # the file may be replaced while a server answers
+    assert not maps.exists() or str(bundle.path / "vectors.safetensors") not in maps.read_text()
     assert torch.allclose(opened.vectors["text"].float(), V, atol=1e-3)
 
 

@@ -99,5 +99,5 @@ def test_impossible_explanations_are_refused(tiny_bundle: ModelBundle) -> None:
         explained(tiny_bundle, ["unheard of"], "hat")
     with pytest.raises(InputError, match="history: a list of ids, not 'boots'"):
         Recommender(tiny_bundle).explain("boots", "hat")
-    with pytest.raises(InputError, match="items: a list of ids, not 7"):
-        Recommender(tiny_bundle).score([["boots"]], 7)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="users: a list of ids, not 7"):
+        Recommender(tiny_bundle).recommend(users=7)  # type: ignore[arg-type]
