@@ -60,8 +60,8 @@ def undivided() -> Iterator[None]:
         yield
     finally:
         restore()
-    for number in came:
-        signal.raise_signal(number)
+        for number in came:
+            signal.raise_signal(number)
 
 
 # --- Words of messages ---------------------------------------------------------------------------

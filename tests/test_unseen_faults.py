@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from recsys import PreparedDataset, Recommender
 from recsys.config.experiment import Experiment, StartConfig, TrackingConfig
 from recsys.data.entity_tables import converted
 from recsys.data.where import keep_where
-from recsys.errors import InputError
+from recsys.errors import InputError, undivided
 from recsys.experiments.baselines import fit_baseline
 from recsys.experiments.suite import backtest
 from recsys.experiments.tune import Range, Search, tune
@@ -53,10 +54,17 @@ def test_each_file_of_a_pattern_is_read_once_and_by_its_own_name(tmp_path: Path)
     logs[0].write_parquet(tmp_path / "days" / "day.parquet" / "part.parquet")
     data = recsys.prepare(f"{tmp_path}/days/**/*.parquet", out=tmp_path / "once")
     assert len(data.items) == 4
-    for number, name in enumerate(("a1.csv", "a[1].csv"), 1):
-        logs[number].write_csv(tmp_path / name)
-    data = recsys.prepare(f"{tmp_path}/a*", out=tmp_path / "named")
-    assert data.user_ids.to_list() == ["y", "z"]
+    for log, name in zip(logs, ("a1.csv", "a[1].csv", "other.csv"), strict=True):
+        log.write_csv(tmp_path / name)
+    (tmp_path / "a[2].csv").symlink_to(tmp_path / "other.csv")
+    data = recsys.prepare(f"{tmp_path}/a*", out=tmp_path / "named[1]")
+    assert data.user_ids.to_list() == ["x", "y", "z"]
+
+
+def test_a_signal_is_not_lost_where_the_block_that_it_waits_for_fails() -> None:
+    with pytest.raises(KeyboardInterrupt), undivided():
+        signal.raise_signal(signal.SIGINT)
+        raise InputError("a fault")
 
 
 @pytest.mark.parametrize("more", [{"where": "rowid > 0"}, {"keep": ["rowid"]}])

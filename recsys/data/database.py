@@ -8,7 +8,7 @@ import errno
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -60,6 +60,11 @@ def texts(values: Iterable[object]) -> str:
     return "[" + ", ".join(map(text, values)) + "]"
 
 
+def patterns(paths: Iterable[Path], *more: Path) -> str:
+    """Return paths in SQL as DuckDB's functions read them, to which log[1].csv is a pattern."""
+    return texts([*(glob.escape(str(path.absolute())) for path in paths), *more])
+
+
 def check_names(names: Iterable[str], origin: str) -> None:
     """Refuse names that are one in SQL, where case does not count, and patterns of polars."""
     known: dict[str, str] = {}
@@ -105,7 +110,7 @@ MACROS = {
 
 
 def database(
-    paths: Iterable[Path] = (),
+    paths: Sequence[Path] = (),
     work: Path | None = None,
     memory: int | None = None,
     *,
@@ -129,9 +134,8 @@ def database(
     with suppress(duckdb.Error):  # a notebook without ipywidgets has no bar, and refuses
         base.execute("set enable_progress_bar = false")
     base.execute(f"set temp_directory = {text(work / 'spilled' if work else '')}")
-    base.execute(f"set allowed_directories = {texts(folders)}")
-    patterns = map(glob.escape, map(str, files))  # by which they are read
-    base.execute(f"set allowed_paths = {texts([*files, *patterns])}")
+    base.execute(f"set allowed_directories = {patterns(folders, *folders)}")
+    base.execute(f"set allowed_paths = {patterns(paths, *files)}")
     base.execute("set enable_external_access = false")
     base.execute("set lock_configuration = true")
     for macro, rule in MACROS.items():

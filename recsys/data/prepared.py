@@ -115,7 +115,8 @@ class PreparedDataset:
         folder = checked_path(path)
 
         def load(manifest: Manifest) -> PreparedDataset:
-            users, items = (pl.read_parquet(folder / f"{n}.parquet") for n in ("users", "items"))
+            paths = folder / "users.parquet", folder / "items.parquet"
+            users, items = (pl.read_parquet(path, glob=False) for path in paths)
             arrays: dict[str, Any] = {
                 name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
                 for name in _ARRAYS
@@ -171,13 +172,6 @@ class PreparedDataset:
         """
         return self._read(OUTSIDE) if OUTSIDE in self.manifest.files else self.item_table[:0]
 
-    def items_of(self, vocabulary: Vocabulary) -> Int32s:
-        """Return the items of all interactions [N], these outside too, as a vocabulary's tokens."""
-        tokens = np.concatenate([[PAD], vocabulary.encode(self.vocabulary.ids)]).astype(np.int32)
-        items = tokens[self.items]
-        items[self.items == PAD] = vocabulary.encode(self.outside["item_id"])
-        return items
-
     @cached_property
     def interaction_table(self) -> pl.DataFrame:
         """user_id, item_id (null outside the catalogue) and kept columns of the log [N rows].
@@ -196,7 +190,7 @@ class PreparedDataset:
             raise InputError(
                 f"{self.path}: has been written anew since it was opened: open it again"
             )
-        return pl.read_parquet(self.path / name)
+        return pl.read_parquet(self.path / name, glob=False)
 
     @property
     def in_training(self) -> Bools:

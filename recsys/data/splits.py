@@ -112,7 +112,8 @@ def _cut_times(split: GlobalTime, timestamps: Int64s) -> tuple[float, float]:
         later = held_out + max(1, round(split.valid_fraction * rows))
         valid = kth_latest(timestamps, min(later, rows))
     first, last = int(timestamps.min()), int(timestamps.max())
-    if held_out == 0 or not first < valid <= test:
+    is_empty = split.valid_from is not None and valid == test  # else many rows have that time
+    if held_out == 0 or is_empty or not first < valid <= test:
         raise InputError(
             f"data.split: {split} begins validation at {valid:.15g} and test at {test:.15g}, and "
             f"leaves no training or no test interactions: times run from {first} to {last}"

@@ -7,14 +7,13 @@ wrong: 10.12.24 becomes 2010-12-24, the ids t and f truth values, and 8.9E+12 a 
 from __future__ import annotations
 
 import csv
-import glob
 import io
 import os
 import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -35,8 +34,8 @@ from recsys.data.database import (
     database,
     in_one_line,
     name,
+    patterns,
     text,
-    texts,
 )
 from recsys.data.frames import open_frame
 from recsys.data.sources import SourceFile, find_files
@@ -216,11 +215,6 @@ def _typed(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.col(whole).cast(pl.Int64, strict=False))
 
 
-def _paths(paths: Iterable[Path]) -> str:
-    """Return paths in SQL, where DuckDB would take a name such as log[1].csv for a pattern."""
-    return texts(glob.escape(str(path)) for path in paths)
-
-
 def _lacking(names: Sequence[tuple[str, Sequence[str]]], origin: str) -> dict[str, str]:
     """Return why columns must not be needed that some files lack, given the names of each file."""
     every = {column for _, own in names for column in own if column}
@@ -259,7 +253,7 @@ def _open_texts(
             for column in every
         )
         queries.append(
-            f"select {chosen} from read_csv({_paths(path for _, path, _ in alike)}, {options}, "
+            f"select {chosen} from read_csv({patterns(path for _, path, _ in alike)}, {options}, "
             f"auto_detect = false, strict_mode = true, columns = {{{columns}}})"
         )
     lacking = _lacking([(place, names) for (names, _), _, place in forms], table.origin)
@@ -363,8 +357,9 @@ def _open_parquet(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
     keys = {part.partition("=")[0].lower() for part in files[0].path.parts[:-1] if "=" in part}
     own = {column.lower() for _, columns in names for column in columns}
     query = (
-        f"select * from read_parquet({_paths(file.path for file in files)}, union_by_name = true, "
-        f"hive_partitioning = {len(files) > 1 and bool(keys) and keys.isdisjoint(own)})"
+        f"select * from read_parquet({patterns(file.path for file in files)}, "
+        f"hive_partitioning = {len(files) > 1 and bool(keys) and keys.isdisjoint(own)}, "
+        "union_by_name = true)"
     )
     unreadable = _lacking(names, table.origin)
     several = {column: [*places.items()] for column, places in kinds.items() if len(places) > 1}
@@ -391,7 +386,7 @@ def _kind(kind: pa.DataType) -> str:
 def _open_json(table: OpenTable, files: Sequence[SourceFile]) -> OpenTable:
     """Open JSON lines as one table: numbers and lists as they are written, all else as text."""
     every = (
-        f"read_json({_paths(file.path for file in files)}, format = 'newline_delimited', "
+        f"read_json({patterns(file.path for file in files)}, format = 'newline_delimited', "
         "maximum_depth = 1, sample_size = -1, union_by_name = true)"
     )
     columns = table.connection.sql(f"select * from {every}").columns

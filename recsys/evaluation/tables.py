@@ -210,7 +210,7 @@ class SavedTable:
         try:
             check_seal(Path(path))
             metadata = pl.read_parquet_metadata(Path(path))
-            frame = pl.read_parquet(Path(path))
+            frame = pl.read_parquet(Path(path), glob=False)
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{path}: cannot read the {cls.noun}: {error}") from error
         if cls._key() not in metadata:

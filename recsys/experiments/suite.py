@@ -193,7 +193,7 @@ def backtest(
         InputError: a fold has nothing to train on or to evaluate, or the store cannot be used.
         KeyboardInterrupt: Ctrl-C; finished folds are kept.
     """
-    if experiment.start is not None:
+    if name == MODEL and experiment.start is not None:
         raise InputError("backtest: trains from random weights: leave start out of the experiment")
     runs = []
     with stage(f"backtest of {name}", len(datasets)) as line:

@@ -271,11 +271,12 @@ def _watch_over_workers(
 class _Team(Multiprocess):
     def keep_subprocess_alive(self) -> None:
         """Replace workers that died; that one did is not seen while its end of the pipe is open."""
-        for worker in self.processes:
+        for worker in (before := [*self.processes]):
             worker.child_conn.close()
+        super().keep_subprocess_alive()
+        for worker in before:
             if worker.exitcode is not None:
                 mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
-        super().keep_subprocess_alive()
 
 
 def _worker(settings: ServerSettings, threads: int) -> FastAPI:

@@ -92,7 +92,7 @@ class ServedModel:
         dataset = None if settings.data is None else PreparedDataset.open(settings.data)
         model = cls(Recommender(bundle, dataset, index=index), settings, state)
         if dataset is not None:
-            model.recommender.reader.rows(dataset.user_ids[:1])
+            model.recommender.reader.read(users=dataset.user_ids[:1])
         if not bundle.encoders.input_columns:
             newest, one_item = bundle.manifest.trained_until or 0, [bundle.vocabulary.ids[:1]]
             times = None if bundle.times == "none" else [[newest]]

@@ -87,7 +87,7 @@ def write_files(
 
 def read_items(path: Path, num_items: int) -> pl.DataFrame:
     """Read the item table of a bundle, of so many items with an id and a count."""
-    table = pl.read_parquet(path)
+    table = pl.read_parquet(path, glob=False)
     ids, counts = table["item_id"], table["count"]
     if not (
         len(table) == num_items > 0
@@ -144,7 +144,7 @@ class ModelBundle:
     """Its scores are added to the model's."""
     encoders: Encoders = NO_ENCODERS
     vectors: ItemVectors = field(default_factory=dict)
-    """The encoders of the features, and the vectors of items (memory-mapped), that it reads."""
+    """The encoders of the features, and the vectors of items, that it reads."""
     baseline: Scorer | None = None
     states: StateCache | None = None
     """Keeps encoded histories between calls, for one thread at a time; none are kept if None."""
@@ -343,7 +343,9 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
                 f"{bundle.path}: the model was trained on the validation targets too (a refit)"
             )
         return bundle.encoders.read(dataset)
-    items = dataset.items_of(bundle.vocabulary)
+    ours = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
+    items = ours.astype(np.int32)[dataset.items]
+    items[dataset.items == PAD] = bundle.vocabulary.encode(dataset.outside["item_id"])
     _, targets, _ = dataset.target_positions(part)
     outside = int((items[targets] == PAD).sum())
     if outside:

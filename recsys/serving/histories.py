@@ -163,8 +163,11 @@ class HistoryReader:
         rows = np.arange(dataset.num_users) if users is None else self.rows(users)
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         entries = span_indices(starts, ends)
+        read, (places, outside) = dataset.items[entries], self._outside
+        items = self._tokens[read]
+        items[read == PAD] = outside[np.searchsorted(places, entries[read == PAD])]
         return dataset.user_ids.gather(rows), Histories(
-            self._items[entries],
+            items,
             np.concatenate([[0], np.cumsum(ends - starts)]),
             dataset.timestamps[entries],
             features=tuple(features[entries] for features in dataset.features),
@@ -182,8 +185,15 @@ class HistoryReader:
         return Vocabulary(self._encoded.user_ids)
 
     @cached_property
-    def _items(self) -> Int32s:
-        return self._encoded.items_of(self.vocabulary)
+    def _tokens(self) -> Int32s:
+        tokens = self.vocabulary.encode(self._encoded.vocabulary.ids)
+        return np.concatenate([[PAD], tokens]).astype(np.int32)
+
+    @cached_property
+    def _outside(self) -> tuple[Int64s, Int32s]:
+        """Where the dataset has items outside its catalogue, and their tokens."""
+        outside = self.vocabulary.encode(self._encoded.outside["item_id"])
+        return np.flatnonzero(self._encoded.items == PAD), outside
 
     # --- Lists ---
 
@@ -280,7 +290,9 @@ class HistoryReader:
         log: Log | None = None
         with suppress(NoRowsLeftError):
             log = read_log(table, data, columns, with_fingerprint=False)
-        users = _distinct(present(table.read([columns.user_id])[columns.user_id]), origin)
+        ids = plain_ids(present(table.read([columns.user_id])[columns.user_id])).unique()
+        users = id_series(ids, f"{origin}: column {columns.user_id!r}").alias("user_id")
+        users = (users.cast(pl.Int64) if users.dtype.is_integer() else users).sort()
         rows = None if log is None else self._filtered(log, data, users)
         if rows is None:
             offsets = np.zeros(len(users) + 1, dtype=np.int64)
@@ -346,12 +358,6 @@ def _names(table: OpenTable, trained: Columns) -> dict[str, str]:
     here = standard if lacks_trained and {*standard.model_dump().values()} <= named else trained
     names = {name: getattr(here, role) for role, name in trained.roles.items()}
     return {ours: theirs for ours, theirs in names.items() if ours != theirs}
-
-
-def _distinct(ids: pl.Series, origin: str) -> pl.Series:
-    distinct = id_series(plain_ids(ids).unique(), f"{origin}: column {ids.name!r}")
-    whole = distinct.dtype.is_integer()
-    return (distinct.cast(pl.Int64) if whole else distinct).sort().alias("user_id")
 
 
 def _of_users(users: pl.Series, table: pl.DataFrame) -> pl.DataFrame:

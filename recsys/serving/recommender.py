@@ -228,7 +228,11 @@ class Recommender:
         """
         raw = read_candidates(candidates, self.bundle.experiment.data.columns or Columns())
         if histories is None and users is None and self.dataset is not None:
-            users = None if raw[1] is None else _known_of(raw[1], self.dataset)
+            users = raw[1]
+            if users is not None:  # those that the dataset has; all if it has none of them
+                users = users.unique(maintain_order=True)
+                known = Vocabulary(self.dataset.user_ids).encode(users) != PAD
+                users = users.filter(known) if known.any() else users
         queries = self._queries(histories, users, at)
         catalogue = self.bundle.vocabulary
         owners, items, rows = pairs_of(raw, queries.user_ids, catalogue, strict=strict)
@@ -452,10 +456,3 @@ def with_probabilities(
 
 def _vectors(rows: Float32s) -> pl.Series:
     return pl.Series("embedding", rows, dtype=pl.Array(pl.Float32, rows.shape[1]))
-
-
-def _known_of(users: pl.Series, dataset: PreparedDataset) -> pl.Series:
-    """Return the distinct users of candidates that a dataset has; all if it has none of them."""
-    distinct = users.unique(maintain_order=True)
-    known = Vocabulary(dataset.user_ids).encode(distinct) != PAD
-    return distinct.filter(known) if known.any() else distinct

@@ -74,12 +74,6 @@ class WarmStart:
     may_win: bool
     """Whether the start may be the best epoch: not if it was trained on validation targets."""
 
-    def initialise(self, model: Model, histories: Histories) -> None:
-        """Give a new model the weights; new items get theirs from neighbours in the histories."""
-        seen = np.bincount(histories.items, minlength=len(self.tokens)) > 0
-        tokens = np.where(self.untrained & seen, np.int32(PAD), self.tokens)
-        model.load_state_dict(grown_weights(self.weights, tokens, model, histories))
-
     def of_member(self, index: int) -> WarmStart:
         """The start of a member of a mean."""
         start = f"members.{index}."
@@ -186,7 +180,9 @@ def new_module(
     interactions = np.bincount(histories.items, minlength=catalogue.num_items + 1)
     model = catalogue.new_model(experiment.model, interactions)
     if warm is not None:
-        warm.initialise(model, histories)
+        # New items get their weights from neighbours in the histories.
+        tokens = np.where(warm.untrained & (interactions > 0), np.int32(PAD), warm.tokens)
+        model.load_state_dict(grown_weights(warm.weights, tokens, model, histories))
     share, allow = config.soft_labels, experiment.evaluation.seen == "allow" and not exclude_seen
     known = histories, catalogue.num_items, share
     followers = Followers(*known, allow_seen=allow) if share else None
