@@ -58,10 +58,15 @@ def undivided() -> Iterator[None]:
         for number in handlers:
             signal.signal(number, note)
         yield
-    finally:
+    except Exception:  # a fault of the block: the second signal is none
         restore()
         for number in came:
             signal.raise_signal(number)
+        raise
+    finally:
+        restore()
+    for number in came:
+        signal.raise_signal(number)
 
 
 # --- Words of messages ---------------------------------------------------------------------------

@@ -162,11 +162,13 @@ class LogFacts:
         histories = dataset.histories("valid")
         lengths = histories.lengths
         learnable = lengths[lengths >= 2]
+        later = len(histories.items) - int(np.count_nonzero(lengths))
+        pairs = pl.DataFrame({"user": histories.users, "item": histories.items}).n_unique()
         return cls(
             items=dataset.num_items,
             interactions=len(histories.items),
             long_length=float(np.percentile(learnable, 98)) if len(learnable) else 0.0,
-            repeat_share=_repeat_share(histories),
+            repeat_share=(len(histories.items) - pairs) / max(later, 1),
             has_times=_has_times(histories),
             newest_share=float(np.minimum(lengths, _LENGTHS[-1]).sum() / max(lengths.sum(), 1)),
             features=tuple(_read_column(name, dataset) for name in dataset.config.keep),
@@ -179,12 +181,6 @@ def _has_times(histories: Histories) -> bool:
         return False
     within = histories.users[1:] == histories.users[:-1]
     return pl.Series(np.diff(histories.times)[within]).n_unique() > _SEQUENCE_NUMBER_STEPS
-
-
-def _repeat_share(histories: Histories) -> float:
-    later = len(histories.items) - int(np.count_nonzero(histories.lengths))
-    pairs = pl.DataFrame({"user": histories.users, "item": histories.items}).n_unique()
-    return (len(histories.items) - pairs) / max(later, 1)
 
 
 def _read_column(name: str, dataset: PreparedDataset) -> Feature:

@@ -45,7 +45,12 @@ def explain_items(
     if len(user.user_ids) != 1:
         raise InputError(f"history: of one user, not of {len(user.user_ids)}")
     candidates = known_tokens(items, bundle.vocabulary, "item", "catalogue")
-    latest = slice(-_items_read(bundle), None)
+    read = bundle.experiment.model.max_sequence_length
+    if bundle.baseline is not None:
+        read = _LONGEST
+    elif bundle.count_ensemble is not None:
+        read = bundle.count_ensemble.items_read(read)
+    latest = slice(-read, None)
     tokens, positions = user.histories.items[latest], user.positions[latest]
     if not len(tokens):
         raise InputError("history: none of its items is in the catalogue: nothing to explain by")
@@ -66,13 +71,6 @@ def explain_items(
         )
         for parts, rest in zip(contributions, rests, strict=True)
     ]
-
-
-def _items_read(bundle: ModelBundle) -> int:
-    if bundle.baseline is not None:
-        return _LONGEST
-    read = bundle.experiment.model.max_sequence_length
-    return read if bundle.count_ensemble is None else bundle.count_ensemble.items_read(read)
 
 
 def _model_parts(bundle: ModelBundle, history: Histories, candidates: Int32s) -> _Parts:
