@@ -54,19 +54,19 @@ def undivided() -> Iterator[None]:
             if signal.getsignal(number) is note:  # else a block around this one has restored it
                 signal.signal(number, handler)
 
+    fault: Exception | None = None
     try:
         for number in handlers:
             signal.signal(number, note)
         yield
-    except Exception:  # a fault of the block: the second signal is none
-        restore()
-        for number in came:
-            signal.raise_signal(number)
-        raise
+    except Exception as error:  # noqa: BLE001 - it is raised below; the second signal is none
+        fault = error
     finally:
         restore()
     for number in came:
         signal.raise_signal(number)
+    if fault is not None:
+        raise fault
 
 
 # --- Words of messages ---------------------------------------------------------------------------

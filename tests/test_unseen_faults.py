@@ -158,15 +158,15 @@ def test_items_outside_the_catalogue_keep_their_ids_when_logs_are_appended(tmp_p
     }
 
 
-# --- Comparisons ---------------------------------------------------------------------------------
-
-
 def test_a_log_of_early_dates_grows(tmp_path: Path) -> None:
     """Their numbers alone could be anything."""
     log = LOG.with_columns(pl.date(1971, 1, 1 + pl.col("timestamp")).alias("timestamp"))
     later = log.with_columns(pl.col("timestamp").dt.offset_by("1y"))
     data = recsys.prepare(log, out=tmp_path / "data", since="1970-06-01")
     assert len(recsys.append(later, data.path).items) == 2 * len(log)
+
+
+# --- Comparisons ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,8 @@ ranks after each, and those that popularity ranks."""
 _MOST_STEPS, _BETWEEN_SHARE, _VALIDATION_SHARE = 50, 1 / 60, 0.25
 """Steps between two validations, and the share of the limit that they take, at most; more where
 validations would take more than that share of the training time."""
-WEIGHTINGS = 9 * (len(GRID) + len(RECENT) + 3)
-"""Rankings by counts of a validation target, to weight them."""
+_WEIGHTINGS, MODEL_TESTS = 9 * (len(GRID) + len(RECENT) + 3), 2
+"""Rankings of a validation target by counts, to weight them; of a test target by the model."""
 _MOST_VALID, _LEAST_VALID, _LEAST_TEST = 5_000, 500, 1_000
 _VALID_SHARE, _TEST_SHARE, _WEIGHING_SHARE, _MODEL_SHARE = 0.05, 0.05, 0.03, 0.007
 """Shares of the limit: for weighting counts on the validation targets; for the tests; for weighting
@@ -97,13 +97,17 @@ class Speed:
         validating = self.ranking * targets * (1 / _VALIDATION_SHARE - 1)
         return max(1, int(max(seconds, validating) / step + 1e-6))
 
+    def seconds_to_weigh(self, histories: int, ranking: float) -> float:
+        """Estimate the seconds in which counts are weighted, for a model that ranks so fast."""
+        return histories * (_WEIGHTINGS * self.counting + 7 * ranking)
+
     def sample(self, held_out: HeldOutParts, limit: float, seed: int) -> HeldOutParts:
         """Return random samples of the targets as a limit allows."""
         counting, ranking = max(self.counting, 1e-12), max(self.ranking, 1e-12)
-        weighing = 1.1 * WEIGHTINGS * counting
+        weighing = 1.1 * _WEIGHTINGS * counting
         chosen = min(_VALID_SHARE * limit / weighing, _MODEL_SHARE * limit / ranking)
         chosen = min(max(chosen, _LEAST_VALID), _MOST_VALID)
-        tested = max(_TEST_SHARE * limit / (10 * counting + 2 * ranking), _LEAST_TEST)
+        tested = max(_TEST_SHARE * limit / (10 * counting + MODEL_TESTS * ranking), _LEAST_TEST)
         weighed = _WEIGHING_SHARE * limit / weighing
         valid = held_out.valid.sample(int(chosen), seed)
         more = held_out.valid.sample(int(weighed), seed) if weighed > chosen else valid

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from recsys.automatic.clock import WEIGHTINGS, Clock, Speed
+from recsys.automatic.clock import MODEL_TESTS, Clock, Speed
 from recsys.automatic.rules import Kind, Plan
 from recsys.baselines.tuned import BASELINES
 from recsys.config.experiment import Experiment
@@ -43,9 +43,9 @@ share of the best baseline's NDCG@10, which may get worse before it learns what 
 _SAVE_SECONDS = 60.0
 _END_SHARE, _MARGIN = 0.35, 0.02
 """Shares of the limit: for what follows the training, at most; and that nothing is planned for."""
-_MODEL_TESTS, _TEMPERATURES, _STORE_SECONDS, _BASELINES_SHARE = 2, 8, 1.0, 0.05
-"""Rankings of a test target by the model, and scorings of some validation histories, to test it;
-seconds of the store for the test of a baseline, and what all of these have of the limit."""
+_TEMPERATURES, _STORE_SECONDS, _BASELINES_SHARE = 8, 1.0, 0.05
+"""Scorings of some validation histories to test a model; seconds of the store for the test of a
+baseline, and what all of these have of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,8 @@ class Context:
         valid, test = len(self.held_out.valid.histories), len(self.held_out.test.histories)
         ranking = sum(racer.ranking for racer in members) or self.speed.ranking
         again = valid if len(members) > 1 else 0  # a mean, after the refits
-        testing = ranking * (_MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid) + again)
-        weighing = WEIGHTINGS * self.speed.counting + 7 * ranking
-        testing += weighing * len(self.held_out.weighing.histories)
+        testing = ranking * (MODEL_TESTS * test + _TEMPERATURES * min(CALIBRATING, valid) + again)
+        testing += self.speed.seconds_to_weigh(len(self.held_out.weighing.histories), ranking)
         baselines = sum(2 * tuned.trial_seconds + _STORE_SECONDS for tuned in state.baselines)
         testing += min(baselines, _BASELINES_SHARE * limit)
         kept = min(_END_SHARE * limit, testing + clock.seconds_of_page + _MARGIN * limit)

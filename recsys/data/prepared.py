@@ -68,6 +68,10 @@ class Vocabulary:
         encoded = own.replace_strict(self.ids, tokens, default=PAD, return_dtype=pl.Int32)
         return encoded.to_numpy().copy()
 
+    def tokens_of(self, other: Vocabulary) -> Int32s:
+        """Return the tokens, or PAD, of another catalogue's items by their tokens there [I + 1]."""
+        return np.insert(self.encode(other.ids), 0, PAD)
+
     @cached_property
     def _tokens(self) -> dict[int | str, int]:
         return {item: token for token, item in enumerate(self.ids.to_list(), start=1)}

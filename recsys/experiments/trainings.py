@@ -67,7 +67,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     check_unit(dataset.timestamps, manifest.trained_until, str(dataset.path))
     recorded = start.model_copy(update={"digest": manifest.digest})
     experiment = experiment.model_copy(update={"start": recorded}).with_training(teachers=())
-    tokens = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
+    tokens = bundle.vocabulary.tokens_of(dataset.vocabulary)
     counts = np.concatenate([[0], bundle.item_table["count"].to_numpy()])
     known = int((tokens != PAD).sum())
     if not known:
@@ -76,7 +76,7 @@ def plan_start(experiment: Experiment, dataset: PreparedDataset, out: Path) -> S
     _knows_targets(bundle, dataset, "test")
     warm = WarmStart(
         weights=bundle.model.state_dict(),
-        tokens=tokens.astype(np.int32),
+        tokens=tokens,
         untrained=(tokens != PAD) & (counts[tokens] == 0),
         until=manifest.trained_until,
         replay=start.replay,

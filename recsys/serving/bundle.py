@@ -343,8 +343,7 @@ def for_evaluation(bundle: ModelBundle, dataset: PreparedDataset, part: Part) ->
                 f"{bundle.path}: the model was trained on the validation targets too (a refit)"
             )
         return bundle.encoders.read(dataset)
-    ours = np.concatenate([[PAD], bundle.vocabulary.encode(dataset.vocabulary.ids)])
-    items = ours.astype(np.int32)[dataset.items]
+    items = bundle.vocabulary.tokens_of(dataset.vocabulary)[dataset.items]
     items[dataset.items == PAD] = bundle.vocabulary.encode(dataset.outside["item_id"])
     _, targets, _ = dataset.target_positions(part)
     outside = int((items[targets] == PAD).sum())

@@ -163,8 +163,8 @@ class HistoryReader:
         rows = np.arange(dataset.num_users) if users is None else self.rows(users)
         starts, ends = dataset.offsets[rows], dataset.offsets[rows + 1]
         entries = span_indices(starts, ends)
-        read, (places, outside) = dataset.items[entries], self._outside
-        items = self._tokens[read]
+        read, (tokens, places, outside) = dataset.items[entries], self._items
+        items = tokens[read]
         items[read == PAD] = outside[np.searchsorted(places, entries[read == PAD])]
         return dataset.user_ids.gather(rows), Histories(
             items,
@@ -185,15 +185,15 @@ class HistoryReader:
         return Vocabulary(self._encoded.user_ids)
 
     @cached_property
-    def _tokens(self) -> Int32s:
-        tokens = self.vocabulary.encode(self._encoded.vocabulary.ids)
-        return np.concatenate([[PAD], tokens]).astype(np.int32)
-
-    @cached_property
-    def _outside(self) -> tuple[Int64s, Int32s]:
-        """Where the dataset has items outside its catalogue, and their tokens."""
-        outside = self.vocabulary.encode(self._encoded.outside["item_id"])
-        return np.flatnonzero(self._encoded.items == PAD), outside
+    def _items(self) -> tuple[Int32s, Int64s, Int32s]:
+        """Tokens of the dataset's catalogue; where it has other items, and the tokens of these."""
+        dataset, catalogue = self._encoded, self.vocabulary
+        outside = catalogue.encode(dataset.outside["item_id"])
+        return (
+            catalogue.tokens_of(dataset.vocabulary),
+            np.flatnonzero(dataset.items == PAD),
+            outside,
+        )
 
     # --- Lists ---
 

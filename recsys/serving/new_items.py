@@ -111,8 +111,8 @@ def extend(
     items, vectors = bundle.item_table, bundle.vectors
     if len(added):
         items, vectors = _appended(bundle, added, str(dataset.path))
-    ours = np.concatenate([[PAD], Vocabulary(items["item_id"]).encode(dataset.vocabulary.ids)])
-    mapped = replace(dataset, items=ours.astype(np.int32)[dataset.items])
+    ours = Vocabulary(items["item_id"]).tokens_of(dataset.vocabulary)
+    mapped = replace(dataset, items=ours[dataset.items])
     trained_on = bundle.manifest.trained_on
     before: Part = "test" if "valid" in trained_on else "valid"
     histories = mapped.histories(before)

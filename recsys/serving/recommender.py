@@ -231,8 +231,8 @@ class Recommender:
             users = raw[1]
             if users is not None:  # those that the dataset has; all if it has none of them
                 users = users.unique(maintain_order=True)
-                known = Vocabulary(self.dataset.user_ids).encode(users) != PAD
-                users = users.filter(known) if known.any() else users
+                is_there = Vocabulary(self.dataset.user_ids).encode(users) != PAD
+                users = users.filter(is_there) if is_there.any() else users
         queries = self._queries(histories, users, at)
         catalogue = self.bundle.vocabulary
         owners, items, rows = pairs_of(raw, queries.user_ids, catalogue, strict=strict)

@@ -260,11 +260,10 @@ class EpochRecorder(pl.Callback):
                     name: weight.detach().to("cpu", copy=True)
                     for name, weight in self._module.model.state_dict().items()
                 }
+                ranks = None if table is None else table.frame["rank"].to_torch()
                 with undivided():  # weights and ranks are those of one epoch
                     self.curve.best_epoch, self.curve.best_weights = epoch, weights
-                    self.curve.best_ranks = (
-                        None if table is None else table.frame["rank"].to_torch()
-                    )
+                    self.curve.best_ranks = ranks
 
 
 # --- The progress display -------------------------------------------------------------------------
